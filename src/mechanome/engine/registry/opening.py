@@ -147,7 +147,7 @@ def _own_module(folder: Path, architecture: str, config: Mapping[str, Any]) -> _
 
 
 def _transformers_module(folder: Path, architecture: str, config: Mapping[str, Any]) -> _Opened:
-    loader = getattr(transformers, architecture, None)
+    loader: Any = getattr(transformers, architecture, None)
     if not (isinstance(loader, type) and issubclass(loader, transformers.PreTrainedModel | transformers.AutoModel)):
         why = f"transformers {transformers.__version__} has no class {architecture!r}, and code in folders is never run"
         raise NotServed(f"folder {folder}", why, "build the module yourself and pass it instead of a name")

@@ -24,36 +24,15 @@ _DISTANCE_RANGE = (2.0, 22.0)  # angstrom, centers of the radial basis
 _BASIS = 16
 _SAFE = 1e-6  # keeps the gradient of a square root finite at distance 0
 # Pairs of atoms whose distance an edge carries, in the order the weights expect: first of i, then of j.
-_PAIRS = tuple(
-    pair.split("-")
-    for pair in (
-        "CA-CA",
-        "N-N",
-        "C-C",
-        "O-O",
-        "CB-CB",
-        "CA-N",
-        "CA-C",
-        "CA-O",
-        "CA-CB",
-        "N-C",
-        "N-O",
-        "N-CB",
-        "CB-C",
-        "CB-O",
-        "O-C",
-        "N-CA",
-        "C-CA",
-        "O-CA",
-        "CB-CA",
-        "C-N",
-        "O-N",
-        "CB-N",
-        "C-CB",
-        "O-CB",
-        "C-O",
-    )
+# fmt: off
+_PAIRS = (
+    ("CA", "CA"), ("N", "N"), ("C", "C"), ("O", "O"), ("CB", "CB"), ("CA", "N"),
+    ("CA", "C"), ("CA", "O"), ("CA", "CB"), ("N", "C"), ("N", "O"), ("N", "CB"),
+    ("CB", "C"), ("CB", "O"), ("O", "C"), ("N", "CA"), ("C", "CA"), ("O", "CA"),
+    ("CB", "CA"), ("C", "N"), ("O", "N"), ("CB", "N"), ("C", "CB"), ("O", "CB"),
+    ("C", "O"),
 )
+# fmt: on
 
 
 def encode_sequence(sequence: str) -> Tensor:

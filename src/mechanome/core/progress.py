@@ -1,0 +1,132 @@
+"""One progress display: silent for two seconds, then a line with what, how far, how fast and how long still.
+
+Nothing is shown where nobody watches (standard error is not a terminal) or inside :func:`silence`. Everything goes to
+standard error, so that standard output stays clean for results.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sized
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+T = TypeVar("T")
+
+PATIENCE = 2.0
+"""Seconds of work before anything is shown."""
+
+_silent: ContextVar[bool] = ContextVar("mechanome_silent", default=False)
+
+
+@contextmanager
+def silence() -> Iterator[None]:
+    """No progress and no notices inside the block."""
+    token = _silent.set(True)
+    try:
+        yield
+    finally:
+        _silent.reset(token)
+
+
+def notice(message: str) -> None:
+    """Tell the user something that is no error, on standard error."""
+    if not _silent.get():
+        Console(stderr=True).print(Text("note: ", style="yellow") + Text(message), soft_wrap=True)
+
+
+class Bar:
+    """Counts work, and shows the count once it has taken a while.
+
+    Args:
+        what: the work in a few words.
+        total: how many pieces, None if unknown.
+        quiet: never show anything.
+        console: where to show; standard error if not given.
+    """
+
+    def __init__(
+        self, what: str, total: int | None = None, quiet: bool = False, console: Console | None = None
+    ) -> None:
+        self.what, self.total, self.done = what, total, 0
+        self._console = console or Console(stderr=True)
+        self._watched = self._console.is_terminal and not quiet and not _silent.get()
+        self._start = time.monotonic()
+        self._rich: Progress | None = None
+
+    def advance(self, pieces: int = 1, remark: str = "") -> None:
+        """Count finished pieces; ``remark`` (such as the loss) is shown at the end of the line."""
+        self.done += pieces
+        if not self._watched:
+            return
+        if self._rich is None:
+            if time.monotonic() - self._start < PATIENCE:
+                return
+            self._rich = self._open()
+        self._rich.update(self._rich.task_ids[0], completed=self.done, remark=remark)
+
+    def close(self) -> None:
+        """Remove the line."""
+        if self._rich is not None:
+            self._rich.stop()
+            self._rich = None
+
+    def __enter__(self) -> Bar:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _open(self) -> Progress:
+        columns = [
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            _Rate(self._start),
+            TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+            TextColumn("{task.fields[remark]}", markup=False),
+        ]
+        display = Progress(*columns, console=self._console, transient=True)
+        display.add_task(self.what, total=self.total, remark="")
+        display.start()
+        return display
+
+
+class _Rate(ProgressColumn):
+    """Pieces a second since the work began, which is before the line appeared."""
+
+    def __init__(self, start: float) -> None:
+        super().__init__()
+        self._begin = start
+
+    def render(self, task: Task) -> Text:
+        rate = task.completed / max(time.monotonic() - self._begin, 1e-9)
+        return Text(f"{rate:.1f}/s" if rate >= 1 or rate == 0 else f"{1 / rate:.1f} s each")
+
+
+def track(
+    iterable: Iterable[T], what: str, total: int | None = None, quiet: bool = False, console: Console | None = None
+) -> Iterator[T]:
+    """Iterate with a progress line.
+
+    Args:
+        iterable: the pieces of work.
+        what: the work in a few words.
+        total: how many pieces; taken from ``len`` where it has one.
+        quiet: never show anything.
+        console: where to show; standard error if not given.
+
+    Yields:
+        the items, unchanged.
+    """
+    if total is None and isinstance(iterable, Sized):
+        total = len(iterable)
+    with Bar(what, total, quiet, console) as bar:
+        for item in iterable:
+            yield item
+            bar.advance()

@@ -1,0 +1,1 @@
+"""Open a model: architecture, sites, dispatch, edits, capture, gradients, generation, resume, weights."""

@@ -1,0 +1,269 @@
+"""One forward pass: build the plan, run the unmodified model under it, return what was captured.
+
+`execute` is the one place that calls a model; runs, gradients and sweeps all go through it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from mechanome.core.errors import BadInput, NotServed, UnknownSite, nearest
+from mechanome.engine.edits import Edit
+from mechanome.engine.frame import Frame, Positions
+from mechanome.engine.inputs import Batch
+from mechanome.engine.operations import ApplyEdit, Capture, OpenGradient, Remember, Through, take_positions
+from mechanome.engine.plan import Bound, Call, Operation, Plan, activate
+from mechanome.engine.points import POINTS
+from mechanome.engine.site import Site, parse
+from mechanome.engine.taps import Tap, hidden, install
+
+if TYPE_CHECKING:
+    from mechanome.engine.model import Model
+
+_ORDER = {name: i for i, name in enumerate(POINTS)}
+_EDIT, _GRADIENT, _CAPTURE, _REMEMBER = range(4)
+
+
+@dataclass
+class Run:
+    """What one call produced.
+
+    Attributes:
+        batch: the inputs.
+        logits: `batch pos vocab` (or `batch class`), None where they were not asked for.
+        captured: whole or partial sites, in the axes operations use (`batch pos feature...`).
+        pos: the positions that captures were restricted to, None for all.
+        notes: remarks about how the call was carried out (chunks, budgets).
+    """
+
+    model: Model = field(repr=False)
+    batch: Batch = field(repr=False)
+    logits: Tensor | None = field(repr=False)
+    captured: dict[Site, Tensor] = field(repr=False)
+    pos: Positions = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        """The captured sites."""
+        return tuple(self.captured)
+
+    def __getitem__(self, site: str | Site) -> Tensor:
+        """The tensor of a site, axes as `axes(site)` says. A head of a captured whole site can be asked for.
+
+        Raises:
+            UnknownSite: a site that was not captured.
+        """
+        site = parse(site)
+        if site.point == "head_out":
+            return self._head_out(site)
+        value = self._find(site)
+        if "query" in self._point_axes(site) and self.axes(site).count("head") and not self._single:
+            return value.transpose(1, 2)
+        return value
+
+    def __contains__(self, site: str | Site) -> bool:
+        site = parse(site)
+        target = replace(site, point="z") if site.point == "head_out" else site
+        return target in self.captured or target.whole in self.captured
+
+    def axes(self, site: str | Site) -> tuple[str, ...]:
+        """Axis names of `run[site]`."""
+        site = parse(site)
+        gone = {axis for axis, _ in site.selector}
+        names = [a for a in self._point_axes(site) if a not in gone]
+        if self._single:
+            names = [a for a in names if a not in ("pos", "query")]
+        return tuple(names)
+
+    def source(self, site: Site) -> tuple[Tensor, Frame]:
+        """A donor for edits: the whole tensor `batch pos feature...` and where its real tokens are.
+
+        Raises:
+            UnknownSite: not captured. BadInput: captured at some positions only.
+        """
+        if self.pos is not None:
+            raise BadInput(f"donor {site}", "this run kept only some positions", "capture it with pos=None")
+        if site.whole not in self.captured:
+            raise UnknownSite(
+                f"donor {site}", "the run did not capture it", nearest(str(site.whole), map(str, self.captured))
+            )
+        value = self.captured[site.whole]
+        frame = self.model.frames(self.batch).get(site.tower)
+        frame = Frame.full(value.shape[0], value.shape[1]) if frame is None else frame
+        return value, frame.resolved(value.shape[0], value.shape[1])
+
+    @property
+    def _single(self) -> bool:
+        return isinstance(self.pos, int) or (isinstance(self.pos, str) and self.pos in ("first", "last"))
+
+    def _point_axes(self, site: Site) -> tuple[str, ...]:
+        if site.is_path:
+            return self.model.path_axes(site, self._find(site).dim() + self._single)
+        return POINTS[site.point].axes
+
+    def _find(self, site: Site) -> Tensor:
+        if site in self.captured:
+            return self.captured[site]
+        if site.whole not in self.captured:
+            raise UnknownSite(
+                f"site '{site}'", "this run did not capture it", nearest(str(site), [str(s) for s in self.captured])
+            )
+        value = self.captured[site.whole]
+        for axis, index in site.selector:
+            value = value.select((1 if self._single else 2) if axis in ("head", "kv") else -1, index)
+        return value
+
+    def _head_out(self, site: Site) -> Tensor:
+        z = self._find(replace(site, point="z"))
+        if site.head is not None:
+            return z @ self.model.weight(f"W_O.{site.layer}.h{site.head}", tower=site.tower).to(z)
+        heads = z.shape[-2]
+        weights = [self.model.weight(f"W_O.{site.layer}.h{h}", tower=site.tower).to(z) for h in range(heads)]
+        return torch.einsum("...hd,hdm->...hm", z, torch.stack(weights))
+
+    def __repr__(self) -> str:
+        lines = [f"Run of {self.batch.rows} row(s)"]
+        if self.logits is not None:
+            lines.append(f"  logits  {list(self.logits.shape)}")
+        shown = list(self.captured)[:12]
+        lines += [f"  {s}  {' '.join(self.axes(s))}  {list(self[s].shape)}" for s in shown]
+        if len(self.captured) > len(shown):
+            lines.append(f"  ... and {len(self.captured) - len(shown)} more sites")
+        return "\n".join([*lines, *(f"  note: {n}" for n in self.notes)])
+
+
+def build_plan(
+    model: Model,
+    captures: Iterable[Capture] = (),
+    edits: Iterable[Edit] = (),
+    gradients: Iterable[tuple[Site, OpenGradient]] = (),
+) -> Plan:
+    """Compile a request: every operation goes to the tap of its site, in an order that does not depend on the request.
+
+    At one site edits come first, then gradients, then captures, so a capture shows what the model goes on with.
+    """
+    todo: list[tuple[int, int, Site, Operation, bool]] = []
+    for edit in edits:
+        if not edit.site.is_path and not POINTS[edit.site.point].writable:
+            raise NotServed(f"an edit of {edit.site}", "it is derived from z and W_O", "edit z")
+        todo.append((_order(edit.site), _EDIT, edit.site, ApplyEdit(edit), True))
+    for site, opened in gradients:
+        if not site.is_path and not POINTS[site.point].differentiable:
+            raise NotServed(f"a gradient at {site}", "it is derived from z and W_O", "take it at z")
+        todo.append((_order(site), _GRADIENT, site, opened, True))
+    for capture in captures:
+        todo.append((_order(capture.site), _CAPTURE, capture.site, capture, False))
+    plan = Plan(root=model.module)
+    placed: list[tuple[tuple[int, int], Tap, Operation, Site]] = []
+    for order, rank, site, operation, writes in todo:
+        tap = model.tap(site)
+        if not (writes and tap.through):
+            placed.append(((order, rank), tap, operation, site))
+            continue
+        writer, stream = tap.through
+        placed.append(((order, rank), writer, Through(stream.part.path, operation), site))
+        placed.append(((_ORDER["resid_pre"], _REMEMBER), stream, Remember(stream.part.path), site))
+    for _, tap, operation, site in sorted(placed, key=lambda p: p[0]):
+        place(plan, tap, operation, site.tower)
+    return plan
+
+
+def _order(site: Site) -> int:
+    return _ORDER.get(site.point, len(_ORDER))
+
+
+def place(plan: Plan, tap: Tap, operation: Operation, tower: str | None = None) -> None:
+    """Put one operation at a tap of a plan, installing the tap's hook if it is not there yet."""
+    install(tap.module, tap.side)
+    bound = Bound(tap.view, operation, tower)
+    if tap.side == "attention":
+        plan.attention.setdefault(tap.module, {}).setdefault(tap.slot, []).append(bound)
+    else:
+        (plan.inputs if tap.side == "input" else plan.outputs).setdefault(tap.module, []).append(bound)
+
+
+def execute(model: Model, batch: Batch, plan: Plan, **extra: Any) -> Any:
+    """Call the model once under a plan and return its raw output.
+
+    Args:
+        extra: further keyword arguments of the forward, such as `logits_to_keep`.
+    """
+    arguments = {**model.arguments(batch), **extra}
+    plan.begin.insert(0, _begin(model.frames(batch), batch.rows))
+    with activate(plan):
+        return model.module(**arguments)
+
+
+def _begin(frames: dict[str | None, Frame], rows: int) -> Any:
+    def begin(call: Call, kwargs: dict[str, Any]) -> None:
+        call.rows = rows
+        call.frames = dict(frames)
+
+    return begin
+
+
+def run(
+    model: Model,
+    batch: Batch,
+    capture: Sequence[Site] = (),
+    edits: Sequence[Edit] = (),
+    pos: Positions = None,
+    *,
+    logits: bool | str = True,
+    keep_graph: bool = False,
+    to: torch.device | torch.dtype | str | None = None,
+) -> Run:
+    """Run a batch once; see `Model.run`."""
+    captures = [Capture(site, pos, keep_graph, _mover(to)) for site in _to_capture(capture)]
+    plan = build_plan(model, captures, edits)
+    touches_logits = any(e.site.point == "logits" for e in edits) or any(c.site.point == "logits" for c in captures)
+    extra: dict[str, Any] = {}
+    if logits != True and not touches_logits and model.accepts("logits_to_keep"):  # noqa: E712
+        extra["logits_to_keep"] = 1 if not batch.frame.padded else 0
+    with torch.set_grad_enabled(keep_graph and torch.is_grad_enabled()):
+        output = execute(model, batch, plan, **extra)
+    values = {c.site: _single_value(c) for c in captures}
+    found = hidden(output) if logits is not False else None
+    if logits == "last" and found is not None and found.dim() == 3:
+        found = found[:, -1] if extra.get("logits_to_keep") == 1 else take_positions(found, batch.frame, "last")
+    return Run(model, batch, found, values, pos)
+
+
+def _to_capture(sites: Iterable[Site]) -> Iterator[Site]:
+    seen = set()
+    for site in sites:
+        target = replace(site, point="z") if site.point == "head_out" else site
+        if target not in seen:
+            seen.add(target)
+            yield target
+
+
+def _mover(to: torch.device | torch.dtype | str | None) -> Any:
+    return None if to is None else lambda x: x.to(to)
+
+
+def _single_value(capture: Capture) -> Tensor:
+    """What a capture of one forward pass holds.
+
+    Raises:
+        NotServed: the site never fired, or a named point fired more than once.
+    """
+    if not capture.values:
+        raise NotServed(
+            f"site '{capture.site}'", "the forward pass never came there", "check the inputs, or use another site"
+        )
+    if len(capture.values) == 1:
+        return capture.values[0]
+    if capture.site.is_path:
+        return torch.stack(capture.values, dim=1)
+    raise NotServed(
+        f"site '{capture.site}'",
+        f"its module ran {len(capture.values)} times in one forward pass, so the name is ambiguous",
+        "use a path: site, which stacks the calls",
+    )
