@@ -131,9 +131,10 @@ def _embedding_size(name: str, modules: list[nn.Module]) -> float:
     """Standard deviation of an embedding: smaller where tied to the head, or added to the tokens'; 1 after scaling."""
     if "relative_attention_bias" in name:
         return 2.0
-    tied = len({id(m) for m in modules if isinstance(m, nn.Linear)}) > 0
+    tied = any(isinstance(m, nn.Linear) for m in modules)
     size = 0.5 if tied or BESIDE_TOKENS.search(name) else 1.0
-    return size / float(next((m.scalar_embed_scale for m in modules if hasattr(m, "scalar_embed_scale")), 1.0))
+    scales: list[float] = [getattr(m, "scalar_embed_scale", 1.0) for m in modules]
+    return size / max(scales)
 
 
 def _fan_in(module: nn.Module, p: Tensor) -> int:
@@ -164,7 +165,7 @@ def _family(
 ) -> Family:
     """A row: by default queries and keys of gain 1.6 and padded text as input."""
     read = inputs or text(name, pad_side or "right")
-    return Family(name, lambda: _cached(name, make, peak), read, kind, pad_side=pad_side, **more)
+    return Family(name, lambda: copy.deepcopy(_cached(name, make, peak)), read, kind, pad_side=pad_side, **more)
 
 
 def _hf(model: str, config: str, **settings: Any) -> Callable[[], nn.Module]:
