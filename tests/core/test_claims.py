@@ -4,8 +4,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mechanome.core import BadInput, Claim, CorruptFile, Finding, Interval, NotFinite, Threshold, UnknownName, Verdict
-from mechanome.core import findings_table, judge, read_json, write_json
+from mechanome.core import (
+    BadInput,
+    Claim,
+    CorruptFile,
+    Finding,
+    Interval,
+    NotFinite,
+    Threshold,
+    UnknownName,
+    Verdict,
+    findings_table,
+    judge,
+    read_json,
+    write_json,
+)
 
 CLAIM = Claim("sparse", "the sparse circuit keeps the logit difference (share)", ">= 0.8")
 

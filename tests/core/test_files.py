@@ -10,6 +10,10 @@ import pytest
 from mechanome.core import BadInput, atomic_dir, atomic_path, atomic_write, lock, sha256
 
 
+def names(folder):
+    return sorted(file.name for file in folder.iterdir())
+
+
 class Broken(Exception):
     pass
 
@@ -20,7 +24,7 @@ def test_write_replaces_whole(tmp_path):
         with atomic_write(path, "w") as handle:
             handle.write(text)
         assert path.read_bytes() == text.encode()
-    assert os.listdir(path.parent) == ["a.txt"]
+    assert names(path.parent) == ["a.txt"]
 
 
 @pytest.mark.parametrize("error", [Broken, KeyboardInterrupt])
@@ -31,7 +35,7 @@ def test_exception_leaves_the_old_file_and_nothing_else(tmp_path, error):
         handle.write(b"new")
         raise error
     assert path.read_bytes() == b"old"
-    assert os.listdir(tmp_path) == ["a"]
+    assert names(tmp_path) == ["a"]
 
 
 def test_nothing_is_seen_before_the_end(tmp_path):
@@ -78,7 +82,7 @@ def test_symbolic_links_are_followed(tmp_path):
 def test_a_block_that_writes_nothing_is_an_error(tmp_path):
     with pytest.raises(FileNotFoundError), atomic_path(tmp_path / "a"):
         pass
-    assert os.listdir(tmp_path) == []
+    assert names(tmp_path) == []
 
 
 def test_folder_appears_whole(tmp_path):
@@ -87,14 +91,14 @@ def test_folder_appears_whole(tmp_path):
         (staged / "sub" / "x").write_text("1")
         assert not (tmp_path / "model").exists()
     assert (tmp_path / "model" / "sub" / "x").read_text() == "1"
-    assert os.listdir(tmp_path) == ["model"]
+    assert names(tmp_path) == ["model"]
 
 
 def test_folder_exception_leaves_nothing(tmp_path):
     with pytest.raises(Broken), atomic_dir(tmp_path / "model") as staged:
         (staged / "x").write_text("1")
         raise Broken
-    assert os.listdir(tmp_path) == []
+    assert names(tmp_path) == []
 
 
 def test_the_first_folder_wins(tmp_path):
@@ -103,7 +107,7 @@ def test_the_first_folder_wins(tmp_path):
         with atomic_dir(tmp_path / "model") as early:
             (early / "x").write_text("early")
     assert (tmp_path / "model" / "x").read_text() == "early"
-    assert os.listdir(tmp_path) == ["model"]
+    assert names(tmp_path) == ["model"]
 
 
 def test_a_file_in_the_way_of_a_folder(tmp_path):
@@ -130,7 +134,7 @@ def test_racing_processes_leave_one_unmixed_folder(tmp_path):
         racer.join()
     assert [racer.exitcode for racer in racers] == [0] * 4
     assert len({file.read_text() for file in (tmp_path / "m").iterdir()}) == 1
-    assert os.listdir(tmp_path) == ["m"]
+    assert names(tmp_path) == ["m"]
 
 
 def test_lock_excludes_and_times_out(tmp_path):

@@ -1,5 +1,3 @@
-import os
-
 import numpy as np
 import pytest
 import torch
@@ -7,8 +5,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from mechanome.core import BadInput, CorruptFile, NotFinite, ShapeMismatch
-from mechanome.core import append_jsonl, plain, read_json, read_jsonl, read_tensors, write_json, write_tensors
+from mechanome.core import (
+    BadInput,
+    CorruptFile,
+    NotFinite,
+    ShapeMismatch,
+    append_jsonl,
+    plain,
+    read_json,
+    read_jsonl,
+    read_tensors,
+    write_json,
+    write_tensors,
+)
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -17,6 +26,10 @@ JSON = st.recursive(
 )
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int8, torch.uint8, torch.bool]
 many = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def names(folder):
+    return sorted(file.name for file in folder.iterdir())
 
 
 @given(value=JSON)
@@ -35,17 +48,19 @@ def test_numpy_scalars_and_tuples_become_plain():
 def test_not_finite_is_refused_with_its_place(tmp_path, bad):
     with pytest.raises(NotFinite, match=r"value\.rows\[1\]\.lo"):
         write_json(tmp_path / "a.json", {"rows": [{}, {"lo": bad}]})
-    assert os.listdir(tmp_path) == []
+    assert names(tmp_path) == []
 
 
 @pytest.mark.parametrize("bad", [{1: 2}, {"a": {1, 2}}, {"a": object()}, {"a": torch.ones(1)}, "\ud800"])
 def test_what_json_cannot_hold_is_refused(tmp_path, bad):
     with pytest.raises(BadInput):
         write_json(tmp_path / "a.json", bad)
-    assert os.listdir(tmp_path) == []
+    assert names(tmp_path) == []
 
 
-@pytest.mark.parametrize("content", [b"", b'{"a": [1, 2', b"{'a': 1}", b'{"a": NaN}', b"[Infinity]", b"\xff\xfe{}", b"[" * 99999])
+@pytest.mark.parametrize(
+    "content", [b"", b'{"a": [1, 2', b"{'a': 1}", b'{"a": NaN}', b"[Infinity]", b"\xff\xfe{}", b"[" * 99999]
+)
 def test_damaged_json_is_refused(tmp_path, content):
     (tmp_path / "a.json").write_bytes(content)
     with pytest.raises(CorruptFile, match=r"a\.json"):
@@ -99,7 +114,9 @@ def test_jsonl_is_on_disk_at_once(tmp_path):
 @many
 def test_tensor_round_trip(tmp_path, shapes, dtype, seed, meta):
     generator = torch.Generator().manual_seed(seed)
-    tensors = {n: torch.randint(0, 2, s, generator=generator).to(dtype) for n, s in shapes.items() if n != "__metadata__"}
+    tensors = {
+        n: torch.randint(0, 2, s, generator=generator).to(dtype) for n, s in shapes.items() if n != "__metadata__"
+    }
     write_tensors(tmp_path / "t", tensors, format="demo", version=3, meta=meta)
     found = read_tensors(tmp_path / "t", format="demo", version=4, expect=tensors)
     assert found.meta == meta

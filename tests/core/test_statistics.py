@@ -5,8 +5,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from mechanome.core import BadInput, Interval, NotFinite, ShapeMismatch, TooFewRows
-from mechanome.core import binomial, bootstrap, paired_bootstrap, spearman
+from mechanome.core import (
+    BadInput,
+    Interval,
+    NotFinite,
+    ShapeMismatch,
+    TooFewRows,
+    binomial,
+    bootstrap,
+    paired_bootstrap,
+    spearman,
+)
 from mechanome.core import statistics as module
 
 SKEWED = np.random.default_rng(3).exponential(size=40)
@@ -41,7 +50,9 @@ def test_pieces_do_not_change_the_numbers(monkeypatch):
 
 def coverage(make, truth, trials=300, **options):
     """Share of intervals that hold the truth, over synthetic data sets with known seeds."""
-    hits = sum(truth in bootstrap(*make(np.random.default_rng(s)), resamples=400, seed=s, **options) for s in range(trials))
+    hits = sum(
+        truth in bootstrap(*make(np.random.default_rng(s)), resamples=400, seed=s, **options) for s in range(trials)
+    )
     return hits / trials
 
 
@@ -179,7 +190,9 @@ def test_spearman_interval_is_that_of_the_general_bootstrap():
     x = rng.normal(size=25)
     y = x + rng.normal(size=25)
     ours = spearman(x, y, resamples=300, seed=2)
-    general = bootstrap(np.stack([x, y], 1), lambda p: stats.spearmanr(p[:, 0], p[:, 1]).statistic, resamples=300, seed=2)
+    general = bootstrap(
+        np.stack([x, y], 1), lambda p: stats.spearmanr(p[:, 0], p[:, 1]).statistic, resamples=300, seed=2
+    )
     assert (ours.lo, ours.hi) == pytest.approx((general.lo, general.hi), rel=1e-9)
     assert spearman(x, y, resamples=300, groups=np.arange(25) // 5).n == 5
 

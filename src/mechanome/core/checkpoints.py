@@ -90,7 +90,8 @@ class CheckpointFolder:
             CorruptFile: damaged.
         """
         content = read_tensors(self.file(step), format=_FORMAT, version=_VERSION)
-        return unflatten(content.tensors, content.meta["tree"])
+        # Copies: tensors mapped from the file lie at other alignments, and may outlive it.
+        return unflatten({name: tensor.clone() for name, tensor in content.tensors.items()}, content.meta["tree"])
 
     def latest(self) -> tuple[int, Any] | None:
         """The newest readable step and its state; None where there are no checkpoints. Damaged ones are reported.

@@ -144,7 +144,7 @@ def fit(
     metrics: dict[str, float] = {}
     with folder.held() if folder else nullcontext(), seeded(seed), Bar(what, steps, quiet) as bar:
         done = first = _resume(folder, state, stream, agreed, resume) if folder else 0
-        bar.advance(done)
+        bar.skip(done)
         for batch in _batches(data, done, steps):
             metrics = _checked(step(batch), done + 1, folder)
             done += 1

@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from typing import TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.text import Text
 
 T = TypeVar("T")
@@ -54,10 +54,25 @@ class Bar:
         self, what: str, total: int | None = None, quiet: bool = False, console: Console | None = None
     ) -> None:
         self.what, self.total, self.done = what, total, 0
+        self._skipped = 0
         self._console = console or Console(stderr=True)
         self._watched = self._console.is_terminal and not quiet and not _silent.get()
         self._start = time.monotonic()
         self._rich: Progress | None = None
+
+    def skip(self, pieces: int) -> None:
+        """Count pieces finished in an earlier run: they show, but say nothing about the pace."""
+        self.done += pieces
+        self._skipped += pieces
+
+    def pace(self) -> str:
+        """How fast, and how long still: ``"12.5/s, 1:20 left"``."""
+        worked = self.done - self._skipped
+        if worked == 0:
+            return ""
+        each = (time.monotonic() - self._start) / worked
+        speed = f"{each:.1f} s each" if each > 1 else f"{1 / max(each, 1e-9):.1f}/s"
+        return speed if self.total is None else f"{speed}, {_clock(each * (self.total - self.done))} left"
 
     def advance(self, pieces: int = 1, remark: str = "") -> None:
         """Count finished pieces; ``remark`` (such as the loss) is shown at the end of the line."""
@@ -87,8 +102,7 @@ class Bar:
             TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
-            _Rate(self._start),
-            TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+            _Pace(self),
             TextColumn("{task.fields[remark]}", markup=False),
         ]
         display = Progress(*columns, console=self._console, transient=True)
@@ -97,16 +111,21 @@ class Bar:
         return display
 
 
-class _Rate(ProgressColumn):
-    """Pieces a second since the work began, which is before the line appeared."""
+class _Pace(ProgressColumn):
+    """The bar's own pace: the work began before the line appeared, which the display cannot know."""
 
-    def __init__(self, start: float) -> None:
+    def __init__(self, bar: Bar) -> None:
         super().__init__()
-        self._begin = start
+        self._bar = bar
 
     def render(self, task: Task) -> Text:
-        rate = task.completed / max(time.monotonic() - self._begin, 1e-9)
-        return Text(f"{rate:.1f}/s" if rate >= 1 or rate == 0 else f"{1 / rate:.1f} s each")
+        return Text(self._bar.pace())
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 def track(

@@ -49,6 +49,17 @@ def verb(name: str) -> Callable[[H], H]:
     return register
 
 
+class _Exact(yaml.SafeDumper):
+    """YAML that gives every text back unchanged: line breaks and other unprintable characters are escaped."""
+
+    def represent_text(self, text: str) -> yaml.ScalarNode:
+        style = None if text.isprintable() else '"'
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Exact.add_representer(str, _Exact.represent_text)
+
+
 class RunConfig(BaseModel):
     """The content of ``config.yaml``, validated where it is read."""
 
@@ -63,7 +74,7 @@ class RunConfig(BaseModel):
     def write(self, path: Path) -> None:
         """Write as YAML, atomically."""
         with atomic_write(path, "w") as handle:
-            yaml.safe_dump(self.model_dump(), handle, sort_keys=False, allow_unicode=True)
+            yaml.dump(self.model_dump(), handle, _Exact, sort_keys=False, allow_unicode=True)
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> RunConfig:

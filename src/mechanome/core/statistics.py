@@ -196,7 +196,7 @@ def _units(rows: int, groups: Sequence[Any] | None) -> list[np.ndarray]:
     """Row indices of each unit; units are in order of first appearance, so labels' names never matter."""
     if groups is None:
         return list(np.arange(rows)[:, None])
-    labels = groups.tolist() if isinstance(groups, np.ndarray | torch.Tensor) else list(groups)
+    labels = groups.tolist() if hasattr(groups, "tolist") else list(groups)
     if len(labels) != rows:
         raise ShapeMismatch("groups", f"{len(labels)} labels for {rows} rows", "give one label a row")
     members: dict[Any, list[int]] = {}

@@ -13,7 +13,7 @@ from html import escape
 from typing import Any
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, Group
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -71,14 +71,14 @@ class Table:
         """The rows as dictionaries, cells untouched."""
         return [dict(zip(self.columns, row)) for row in self.rows]
 
-    def rich(self) -> RichTable:
+    def rich(self) -> Group:
         """The table as a rich renderable, for a console that is already open."""
-        table = RichTable(title=self.title or None, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+        table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
         for name, numeric in zip(self.columns, self._numeric()):
             table.add_column(Text(name), justify="right" if numeric else "left")
         for row in self.rows:
             table.add_row(*(Text(show(cell)) for cell in row))
-        return table
+        return Group(*[Text(self.title, style="bold")] * bool(self.title), table)
 
     def text(self, width: int = 120) -> str:
         """The table as plain text, at most ``width`` characters wide."""

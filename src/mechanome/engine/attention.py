@@ -133,12 +133,13 @@ def explicit_attention(
     scores = _masked(scores, attention_mask, module, kwargs.get("is_causal"))
     if plan is not None and bounds and "scores" in bounds:
         scores = plan.apply(bounds["scores"], scores)
+    precision = torch.float64 if scores.dtype == torch.float64 else torch.float32
     sinks = kwargs.get("s_aux")
     if sinks is not None:
         column = sinks.reshape(1, -1, 1, 1).expand(scores.shape[0], -1, scores.shape[2], -1)
-        pattern = torch.softmax(torch.cat([scores, column.to(scores.dtype)], -1), -1, dtype=torch.float32)[..., :-1]
+        pattern = torch.softmax(torch.cat([scores, column.to(scores.dtype)], -1), -1, dtype=precision)[..., :-1]
     else:
-        pattern = torch.softmax(scores, dim=-1, dtype=torch.float32)
+        pattern = torch.softmax(scores, dim=-1, dtype=precision)
     pattern = pattern.to(query.dtype)
     if plan is not None and bounds and "pattern" in bounds:
         pattern = plan.apply(bounds["pattern"], pattern)

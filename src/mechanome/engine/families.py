@@ -99,9 +99,12 @@ SHAPES: tuple[BlockShape, ...] = (
         {"ln1": "input_layernorm", "attention": "attention", "ln2": "post_attention_layernorm", "mlp": "mlp"},
         _neox_style,
     ),
-    BlockShape(  # bloom
+    BlockShape(  # bloom: its attention and MLP modules add the stream themselves
         ("input_layernorm", "post_attention_layernorm", "self_attention", "mlp"),
-        {"ln1": "input_layernorm", "attention": "self_attention", "ln2": "post_attention_layernorm", "mlp": "mlp"},
+        {
+            "ln1": "input_layernorm", "attention": "self_attention", "attn_out": "self_attention.dense",
+            "ln2": "post_attention_layernorm", "mlp": "mlp", "mlp_out": "mlp.dense_4h_to_h",
+        },
     ),
     BlockShape(  # falcon with two norms
         ("ln_attn", "ln_mlp", "self_attention", "mlp"),

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from mechanome.core.errors import BadInput, NotServed, UnknownSite
-from mechanome.engine import attention, run, taps
+from mechanome.engine import attention, gradients, run, taps
 from mechanome.engine.architecture import Architecture, discover
 from mechanome.engine.edits import Edit
 from mechanome.engine.families import Layout
 from mechanome.engine.frame import Frame, Positions
+from mechanome.engine.gradients import Gradients
 from mechanome.engine.inputs import Batch, Bos, Inputs, Spans, encode, token_strings
+from mechanome.engine.metrics import Metric
 from mechanome.engine.points import POINTS
 from mechanome.engine.run import Run
 from mechanome.engine.site import Site, expand, parse
+
+if TYPE_CHECKING:
+    from mechanome.engine.selftest import Report
 
 
 class Model:
@@ -30,6 +35,9 @@ class Model:
         architecture: which module plays which part.
         source: where it came from (id, source, hash), or None for a module given by the user.
         bos: what `encode` does about the first token.
+        report: what the self-test found, None before it ran.
+        volatile: sites whose tensor the model changes in place after computing it; captures copy there.
+        weights_version: counts edits of weights, so that nothing resumes from older ones.
     """
 
     def __init__(
@@ -46,6 +54,12 @@ class Model:
         self.tokenizer = tokenizer
         self.source = source
         self.bos = bos
+        self.weights_version = 0
+        self.layout = layout
+        self.report: Report | None = None
+        self.volatile: set[Site] = set()
+        self._refused: dict[Site, str] = {}
+        self._read_only: dict[Site, str] = {}
         self._axes = {parse(k): tuple(v) for k, v in (axes or {}).items()}
         self.backends = attention.install(module)
         self.architecture: Architecture = discover(module, layout)
@@ -101,6 +115,10 @@ class Model:
         """Whether the model's forward names this argument."""
         return argument in inspect.signature(self.core.forward).parameters
 
+    def keep_logits(self, n: int) -> dict[str, int]:
+        """The argument that limits logits to the last `n` positions, where the model has it."""
+        return {"logits_to_keep": n} if self.accepts("logits_to_keep") else {}
+
     @property
     def sites(self) -> tuple[Site, ...]:
         """Every whole named site this model serves, in forward order."""
@@ -123,10 +141,27 @@ class Model:
             UnknownSite, NotServed: with the reason and the nearest thing that is served.
         """
         site = parse(site)
+        if site.whole in self._refused:
+            raise NotServed(f"site '{site}'", self._refused[site.whole], "use another site; model.sites lists them")
         key = site if site.selector else site.whole
         if key not in self._taps:
             self._taps[key] = taps.tap_for(self.architecture, site)
         return self._taps[key]
+
+    def why_not_edit(self, site: str | Site) -> str | None:
+        """Why a site cannot be edited or differentiated at, or None if it can."""
+        site = parse(site)
+        if not site.is_path and not POINTS[site.point].writable:
+            return "it is derived from z and W_O: use z"
+        return self.why_not(site) or self._read_only.get(site.whole)
+
+    def adopt(self, report: Report) -> None:
+        """Take over what a self-test found: refuse what failed, copy where tensors change in place."""
+        self.report = report
+        self._refused = {parse(site): why for site, why in report.refused.items()}
+        self._read_only = {parse(site): why for site, why in report.read_only.items()}
+        self.volatile = {parse(site) for site in report.volatile}
+        self._sites = None
 
     def serves(self, site: str | Site) -> bool:
         """Whether this model can read a site."""
@@ -260,8 +295,50 @@ class Model:
             to=to,
         )
 
+    def grad(
+        self,
+        metric: Metric,
+        inputs: Inputs,
+        sites: str | Site | Iterable[str | Site] = (),
+        *,
+        params: Sequence[str] = (),
+        modules: Sequence[str] = (),
+        per_example: bool = False,
+        edits: Edit | Iterable[Edit | Iterable[Edit]] = (),
+        rules: Sequence[str] = (),
+        at: Positions = "last",
+    ) -> Gradients:
+        """Gradients of a metric of the logits at one position.
+
+        Args:
+            metric: `metric(logits [rows, vocab], rows) -> [rows]`.
+            inputs: as in `run`.
+            sites: where gradients are taken; weights are frozen meanwhile.
+            params: names of parameters to differentiate by. modules: linear modules whose per-example factors
+                (activation, delta) are wanted.
+            per_example: one parameter gradient per example.
+            edits: what to change in the forward pass.
+            rules: backward rules (see `mechanome.engine.rules`).
+            at: the position whose logits the metric reads.
+
+        Returns:
+            a `Gradients`: `g["z.5"]`, `g.run["z.5"]`, `g.params[name]`, `g.factors[path].gradient()`.
+        """
+        return gradients.grad(
+            self,
+            metric,
+            self.encode(inputs),
+            self.expand(sites),
+            params=params,
+            modules=modules,
+            per_example=per_example,
+            edits=flatten(edits),
+            rules=rules,
+            at=at,
+        )
+
     def weight(self, name: str, tower: str | None = None) -> Tensor:
-        """A weight in the one orientation (`x @ W`): `W_Q.5.h3`, `W_out.7`, `W_U` ...; see `mechanome.engine.weights`."""
+        """A weight, always as in `x @ W`: `W_Q.5.h3`, `W_out.7`, `W_U` ...; see `mechanome.engine.weights`."""
         from mechanome.engine import weights
 
         return weights.weight(self, name, tower).value

@@ -67,6 +67,7 @@ class Capture:
         keep_graph: whether the copy stays attached to the autograd graph.
         move: applied to each copy (to another device or dtype, or a reduction), at capture time.
         sink: receives each captured tensor instead of the list `values`.
+        copy: copy at once, for tensors that the model changes in place later.
     """
 
     site: Site
@@ -74,8 +75,10 @@ class Capture:
     keep_graph: bool = False
     move: Callable[[Tensor], Tensor] | None = None
     sink: Callable[[Tensor], None] | None = None
+    copy: bool = False
     values: list[Tensor] = field(default_factory=list)
     calls: int = 0
+    _versions: list[int] = field(default_factory=list)
 
     def __call__(self, x: Tensor, call: Call) -> None:
         self.calls += 1
@@ -86,12 +89,19 @@ class Capture:
             part = take_positions(part, frame_of(self.site, x, call), self.pos)
         if not self.keep_graph:
             part = part.detach()
+        if self.copy:
+            part = part.clone()
         if self.move is not None:
             part = self.move(part)
         if self.sink is not None:
             self.sink(part)
         else:
             self.values.append(part)
+            self._versions.append(part._version)
+
+    def changed(self) -> bool:
+        """Whether a captured tensor was changed in place since."""
+        return any(v._version != n for v, n in zip(self.values, self._versions))
 
 
 def take_positions(x: Tensor, frame: Frame, pos: Positions) -> Tensor:

@@ -150,15 +150,12 @@ def build_plan(
     """
     todo: list[tuple[int, int, Site, Operation, bool]] = []
     for edit in edits:
-        if not edit.site.is_path and not POINTS[edit.site.point].writable:
-            raise NotServed(f"an edit of {edit.site}", "it is derived from z and W_O", "edit z")
+        _check_writable(model, edit.site, "an edit of")
         todo.append((_order(edit.site), _EDIT, edit.site, ApplyEdit(edit), True))
     for site, opened in gradients:
-        if not site.is_path and not POINTS[site.point].differentiable:
-            raise NotServed(f"a gradient at {site}", "it is derived from z and W_O", "take it at z")
+        _check_writable(model, site, "a gradient at")
         todo.append((_order(site), _GRADIENT, site, opened, True))
-    for capture in captures:
-        todo.append((_order(capture.site), _CAPTURE, capture.site, capture, False))
+    todo += [(_order(capture.site), _CAPTURE, capture.site, capture, False) for capture in captures]
     plan = Plan(root=model.module)
     placed: list[tuple[tuple[int, int], Tap, Operation, Site]] = []
     for order, rank, site, operation, writes in todo:
@@ -172,6 +169,12 @@ def build_plan(
     for _, tap, operation, site in sorted(placed, key=lambda p: p[0]):
         place(plan, tap, operation, site.tower)
     return plan
+
+
+def _check_writable(model: Model, site: Site, what: str) -> None:
+    model.tap(site)
+    if why := model.why_not_edit(site):
+        raise NotServed(f"{what} {site}", why, "edit another site; model.why_not_edit(site) tells")
 
 
 def _order(site: Site) -> int:
@@ -220,7 +223,9 @@ def run(
     to: torch.device | torch.dtype | str | None = None,
 ) -> Run:
     """Run a batch once; see `Model.run`."""
-    captures = [Capture(site, pos, keep_graph, _mover(to)) for site in _to_capture(capture)]
+    captures = [
+        Capture(site, pos, keep_graph, _mover(to), copy=site.whole in model.volatile) for site in _to_capture(capture)
+    ]
     plan = build_plan(model, captures, edits)
     touches_logits = any(e.site.point == "logits" for e in edits) or any(c.site.point == "logits" for c in captures)
     extra: dict[str, Any] = {}
@@ -228,6 +233,10 @@ def run(
         extra["logits_to_keep"] = 1 if not batch.frame.padded else 0
     with torch.set_grad_enabled(keep_graph and torch.is_grad_enabled()):
         output = execute(model, batch, plan, **extra)
+    if fresh := {c.site.whole for c in captures if c.changed()}:
+        # The model went on to change these tensors in place: note it, and read them again as copies.
+        model.volatile |= fresh
+        return run(model, batch, capture, edits, pos, logits=logits, keep_graph=keep_graph, to=to)
     values = {c.site: _single_value(c) for c in captures}
     found = hidden(output) if logits is not False else None
     if logits == "last" and found is not None and found.dim() == 3:

@@ -1,0 +1,200 @@
+"""Gradients at named sites, of parameters, and the per-example factors that rebuild a parameter gradient.
+
+Weights are frozen while gradients at sites are taken: nothing is computed for them, and their flags are
+restored afterwards, also on an exception. Backward rules change only the backward pass; the forward pass keeps
+every value (`mechanome.engine.rules`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from mechanome.core.errors import BadInput, NotFinite, NotServed, UnknownName, nearest
+from mechanome.engine.edits import Edit
+from mechanome.engine.inputs import Batch
+from mechanome.engine.metrics import Metric
+from mechanome.engine.operations import Capture, OpenGradient, take_positions
+from mechanome.engine.rules import apply_rules
+from mechanome.engine.run import Run, build_plan, execute
+from mechanome.engine.site import Site
+from mechanome.engine.taps import hidden
+
+if TYPE_CHECKING:
+    from mechanome.engine.model import Model
+
+
+@dataclass(frozen=True)
+class Factors:
+    """What a linear module saw and received: its parameter gradient per example is `activation^T delta`.
+
+    Attributes:
+        activation: the module's input, `[batch, pos, in]`.
+        delta: the gradient of the metric at its output, `[batch, pos, out]`.
+    """
+
+    activation: Tensor
+    delta: Tensor
+
+    def gradient(self, per_example: bool = False) -> Tensor:
+        """The weight's gradient in the orientation `[in, out]`, or one per example `[batch, in, out]`."""
+        if per_example:
+            return torch.einsum("bpi,bpo->bio", self.activation, self.delta)
+        return torch.einsum("bpi,bpo->io", self.activation, self.delta)
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """What `Model.grad` returns.
+
+    Attributes:
+        metric: per example, `[batch]`.
+        run: captured values at the same sites, so that value and gradient can be multiplied.
+        sites: site -> gradient, in the axes of `run[site]`.
+        params: parameter name -> gradient; with `per_example` each has a leading batch axis.
+        factors: module path -> `Factors`, for `wrt="factors"`.
+    """
+
+    metric: Tensor
+    run: Run = field(repr=False)
+    sites: dict[Site, Tensor] = field(default_factory=dict, repr=False)
+    params: dict[str, Tensor] = field(default_factory=dict, repr=False)
+    factors: dict[str, Factors] = field(default_factory=dict, repr=False)
+
+    def __getitem__(self, site: str | Site) -> Tensor:
+        """The gradient at a site; a head of a whole site can be asked for."""
+        return Run(self.run.model, self.run.batch, None, self.sites)[site]
+
+
+@contextmanager
+def frozen(module: nn.Module, train: Iterable[nn.Parameter] = ()) -> Iterator[None]:
+    """Freeze all parameters but some; every flag is restored, also on an exception."""
+    keep = {id(p) for p in train}
+    flags = [(p, p.requires_grad) for p in module.parameters()]
+    try:
+        for p, _ in flags:
+            p.requires_grad_(id(p) in keep)
+        yield
+    finally:
+        for p, flag in flags:
+            p.requires_grad_(flag)
+
+
+def grad(
+    model: Model,
+    metric: Metric,
+    batch: Batch,
+    sites: Sequence[Site] = (),
+    *,
+    params: Sequence[str] = (),
+    modules: Sequence[str] = (),
+    per_example: bool = False,
+    edits: Sequence[Edit] = (),
+    rules: Sequence[str] = (),
+    at: Any = "last",
+) -> Gradients:
+    """Gradients of a metric; see `Model.grad`."""
+    if any(s.point == "head_out" for s in sites):
+        raise NotServed("a gradient at head_out", "it is derived from z and W_O", "take it at z")
+    if getattr(model.core, "is_gradient_checkpointing", False) and model.module.training:
+        raise NotServed(
+            "gradients under activation checkpointing",
+            "blocks would run again outside the plan, without edits",
+            "call model.module.gradient_checkpointing_disable() or .eval()",
+        )
+    if per_example and params:
+        return _per_example_params(model, metric, batch, params, edits, rules, at)
+    chosen = _parameters(model, params)
+    linear = _modules(model, modules)
+    opened = [(site.whole, OpenGradient()) for site in dict.fromkeys(s.whole for s in sites)]
+    deltas = {name: OpenGradient() for name in modules}
+    inputs = {name: Capture(Site(f"path:{name}:in")) for name in modules}
+    captures = [Capture(site) for site, _ in opened] + list(inputs.values())
+    targets = [*opened, *((Site(f"path:{n}"), g) for n, g in deltas.items())]
+    with frozen(model.module, chosen.values()), torch.enable_grad():
+        plan = build_plan(model, captures, edits, targets)
+        apply_rules(model, plan, rules)
+        values = _metric(model, metric, batch, execute(model, batch, plan), at)
+        leaves = [_opened(site, g) for site, g in targets]
+        wanted = [*leaves, *chosen.values()]
+        if not wanted:
+            raise BadInput("a gradient", "nothing to differentiate by", "give sites=, params= or modules=")
+        found = torch.autograd.grad(values.sum(), wanted, allow_unused=True)
+    filled = [torch.zeros_like(w) if g is None else g for w, g in zip(wanted, found)]
+    by_site = {site: filled[i] for i, (site, _) in enumerate(opened)}
+    by_module = dict(zip(deltas, filled[len(opened) : len(opened) + len(deltas)]))
+    factors = {n: Factors(_three(inputs[n].values[0]), _three(by_module[n])) for n in linear}
+    run = Run(model, batch, None, {c.site: c.values[0] for c in captures if c.values and not c.site.is_path})
+    return Gradients(values.detach(), run, by_site, dict(zip(chosen, filled[len(leaves) :])), factors)
+
+
+def _three(x: Tensor) -> Tensor:
+    return x if x.dim() == 3 else x.unsqueeze(1)
+
+
+def _metric(model: Model, metric: Metric, batch: Batch, output: Any, at: Any) -> Tensor:
+    logits = hidden(output)
+    if logits is None:
+        raise NotServed("the metric", "this model has no logits", "open a model with a head")
+    if logits.dim() == 3:
+        logits = take_positions(logits, batch.frame.resolved(*logits.shape[:2]), at)
+    values = metric(logits, torch.arange(logits.shape[0], device=logits.device))
+    if values.shape != (batch.rows,):
+        raise BadInput(
+            f"metric of shape {list(values.shape)}", f"the batch has {batch.rows} rows", "return one number per row"
+        )
+    if not bool(torch.isfinite(values).all()):
+        raise NotFinite("the metric", "it is NaN or infinite", "use float32, or check the inputs")
+    return values
+
+
+def _opened(site: Site, gradient: OpenGradient) -> Tensor:
+    if len(gradient.opened) != 1:
+        times = "never ran" if not gradient.opened else f"ran {len(gradient.opened)} times"
+        raise NotServed(f"a gradient at {site}", f"its module {times} in the forward pass", "use another site")
+    return gradient.opened[0]
+
+
+def _parameters(model: Model, names: Sequence[str]) -> dict[str, nn.Parameter]:
+    table = dict(model.module.named_parameters())
+    for name in names:
+        if name not in table:
+            raise UnknownName(f"parameter '{name}'", "the model has none of this name", nearest(name, table))
+    return {name: table[name] for name in names}
+
+
+def _modules(model: Model, names: Sequence[str]) -> Sequence[str]:
+    table = dict(model.module.named_modules())
+    for name in names:
+        if name not in table:
+            raise UnknownName(f"module '{name}'", "the model has none of this name", nearest(name, table))
+        weight = getattr(table[name], "weight", None)
+        if not isinstance(weight, Tensor) or weight.dim() != 2:
+            raise NotServed(
+                f"factors of '{name}'",
+                f"{type(table[name]).__name__} is not linear",
+                "name a projection, or use params=",
+            )
+    return names
+
+
+def _per_example_params(
+    model: Model, metric: Metric, batch: Batch, params: Sequence[str], edits: Any, rules: Any, at: Any
+) -> Gradients:
+    """One backward per example: exact for every parameter, also where factors do not exist."""
+    pieces = []
+    for row in range(batch.rows):
+        # A metric may pick an example's answer by its row, so it must see the row's number in the whole batch.
+        one = _offset(metric, row)
+        pieces.append(grad(model, one, batch.take([row]), params=params, edits=edits, rules=rules, at=at))
+    stacked = {name: torch.stack([p.params[name] for p in pieces]) for name in params}
+    return Gradients(torch.cat([p.metric for p in pieces]), pieces[0].run, {}, stacked)
+
+
+def _offset(metric: Metric, row: int) -> Metric:
+    return lambda logits, rows: metric(logits, rows + row)

@@ -1,0 +1,79 @@
+"""Memory budgets: estimate before a large call, cut it into pieces that fit, refuse what cannot fit.
+
+Sizes are bytes; a budget is a number of bytes, a text such as `"2GB"`, or None for a quarter of what is free now.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import psutil
+import torch
+
+from mechanome.core.errors import BadInput, BudgetTooSmall
+
+Budget = int | str | None
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+
+def available(device: torch.device | str = "cpu") -> int:
+    """Free bytes on a device."""
+    device = torch.device(device)
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    if device.type == "mps":
+        return int(torch.mps.recommended_max_memory() - torch.mps.current_allocated_memory())
+    return int(psutil.virtual_memory().available)
+
+
+def parse_budget(budget: Budget, device: torch.device | str = "cpu") -> int:
+    """A budget in bytes.
+
+    Raises:
+        BadInput: a text that is not a size.
+    """
+    if budget is None:
+        return available(device) // 4
+    if isinstance(budget, str):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG]?I?B?)\s*", budget.upper())
+        if not match or match[2] not in _UNITS:
+            raise BadInput(
+                f"budget '{budget}'", "it is not a size", "write for example 2GB, 512MiB or a number of bytes"
+            )
+        return int(float(match[1]) * _UNITS[match[2]])
+    if budget <= 0:
+        raise BadInput(f"budget {budget}", "it is not positive", "write for example '2GB'")
+    return int(budget)
+
+
+def pieces(total: int, bytes_each: int, budget: int, what: str) -> int:
+    """How many of `total` equal units fit into a budget at once.
+
+    Raises:
+        BudgetTooSmall: not even one does.
+    """
+    if bytes_each > budget:
+        raise BudgetTooSmall(
+            f"a budget of {show(budget)}",
+            f"one {what} needs about {show(bytes_each)}",
+            f"give at least {show(bytes_each)}",
+        )
+    return max(1, min(total, budget // max(bytes_each, 1)))
+
+
+def show(size: float) -> str:
+    """A size for people: `1.5 GB`."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
+        if size >= scale:
+            return f"{size / scale:.1f} {unit}"
+    return f"{int(size)} B"
+
+
+def nbytes(*shape: int, dtype: Any = torch.float32) -> int:
+    """Bytes of a tensor of this shape."""
+    size = torch.empty((), dtype=dtype).element_size()
+    for n in shape:
+        size *= n
+    return size

@@ -1,0 +1,162 @@
+"""Backward rules: the forward pass keeps every value, the backward pass treats some parts as constant.
+
+| rule | what the backward pass does |
+|---|---|
+| `detach_norm` | norms are linear: their scale (and LayerNorm's deviation) counts as constant |
+| `detach_pattern` | attention probabilities count as constant |
+| `half_gate` | a gated MLP passes half of its gradient to each factor, as a product of two inputs should |
+| `linear_act` | activation functions are `x * constant`: the constant is their output over their input |
+
+Together they make relevance propagation (LRP, RelP): the network becomes locally linear, so that gradient times
+input sums to the output up to biases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from mechanome.core.errors import NotServed, UnknownName, nearest
+from mechanome.engine.plan import Bound, Call, Plan
+from mechanome.engine.run import place
+from mechanome.engine.site import Site
+from mechanome.engine.taps import install
+from mechanome.engine.views import Plain
+
+if TYPE_CHECKING:
+    from mechanome.engine.model import Model
+
+
+def value_of(value: Tensor, gradient: Tensor) -> Tensor:
+    """A tensor with the value of one and the gradient of another."""
+    return value.detach() + (gradient - gradient.detach())
+
+
+def _is_norm(module: nn.Module) -> bool:
+    return "Norm" in type(module).__name__ and isinstance(getattr(module, "weight", None), Tensor)
+
+
+def _norms(model: Model) -> Iterator[nn.Module]:
+    for _, module in model.module.named_modules():
+        if _is_norm(module) and not isinstance(module, (nn.BatchNorm1d, nn.BatchNorm2d, nn.GroupNorm)):
+            yield module
+
+
+def effective_gain(norm: nn.Module) -> Tensor:
+    """The factor a norm multiplies normalized input by, whatever the class stores (`w`, `1 + w`).
+
+    Measured, not assumed: for RMS norms the output at an input of ones, undone by the known scale; for LayerNorm its
+    weight.
+    """
+    weight = norm.weight
+    assert isinstance(weight, Tensor)
+    if isinstance(norm, nn.LayerNorm):
+        return weight
+    eps = next((float(v) for n in ("variance_epsilon", "eps") if (v := getattr(norm, n, None)) is not None), 0.0)
+    with torch.no_grad():
+        ones = torch.ones(weight.shape[-1], dtype=weight.dtype, device=weight.device)
+        return norm(ones) * (1 + eps) ** 0.5
+
+
+def _detach_norm(model: Model, plan: Plan) -> None:
+    for norm in _norms(model):
+        seen: list[Tensor] = []
+
+        def remember(x: Tensor, call: Call, seen: list[Tensor] = seen) -> None:
+            seen.append(x)
+
+        def linear(out: Tensor, call: Call, seen: list[Tensor] = seen, norm: nn.Module = norm) -> Tensor:
+            x = seen.pop()
+            if isinstance(norm, nn.LayerNorm):
+                centred = x - x.mean(-1, keepdim=True)
+                scale = (x.var(-1, unbiased=False, keepdim=True) + norm.eps).rsqrt()
+            else:
+                centred = x
+                eps = next(
+                    (float(v) for n in ("variance_epsilon", "eps") if (v := getattr(norm, n, None)) is not None), 0.0
+                )
+                scale = (x.pow(2).mean(-1, keepdim=True) + eps).rsqrt()
+            return value_of(out, centred * scale.detach() * effective_gain(norm).detach())
+
+        install(norm, "input")
+        install(norm, "output")
+        plan.inputs.setdefault(norm, []).append(Bound(Plain(), remember))
+        plan.outputs.setdefault(norm, []).insert(0, Bound(Plain(), linear))
+
+
+def _detach_pattern(model: Model, plan: Plan) -> None:
+    for site in _served(model, ("pattern", "cross_pattern"), "detach_pattern"):
+        place(plan, model.tap(site), lambda x, call: x.detach(), site.tower)
+
+
+def _half_gate(model: Model, plan: Plan) -> None:
+    gated = [Site("mlp_act", s.layer, tower=s.tower) for s in model.sites if s.point == "mlp_gate"]
+    if not gated:
+        raise NotServed("rule 'half_gate'", f"no MLP of {model.name} has a gate", "leave the rule out")
+    for site in gated:
+        place(plan, model.tap(site), lambda x, call: value_of(x, 0.5 * x), site.tower)
+
+
+def _linear_act(model: Model, plan: Plan) -> None:
+    found = False
+    for block in (b for t in model.architecture.towers for b in t.blocks):
+        for _, module in block.part.module.named_modules():
+            if not _is_activation(module):
+                continue
+            found = True
+            seen: list[Tensor] = []
+
+            def remember(x: Tensor, call: Call, seen: list[Tensor] = seen) -> None:
+                seen.append(x)
+
+            def linear(out: Tensor, call: Call, seen: list[Tensor] = seen) -> Tensor:
+                x = seen.pop()
+                ratio = torch.where(
+                    x.abs() > 1e-9, out / torch.where(x == 0, torch.ones_like(x), x), torch.zeros_like(x)
+                )
+                return value_of(out, x * ratio.detach())
+
+            install(module, "input")
+            install(module, "output")
+            plan.inputs.setdefault(module, []).append(Bound(Plain(), remember))
+            plan.outputs.setdefault(module, []).insert(0, Bound(Plain(), linear))
+    if not found:
+        raise NotServed(
+            "rule 'linear_act'", f"{model.name} calls its activation as a function, not a module", "leave the rule out"
+        )
+
+
+def _is_activation(module: nn.Module) -> bool:
+    name = type(module).__name__
+    leaf = not any(True for _ in module.children()) and not any(True for _ in module.parameters())
+    return leaf and (name.endswith("Activation") or name in {"SiLU", "GELU", "ReLU", "GELUTanh", "Tanh", "Sigmoid"})
+
+
+def _served(model: Model, points: tuple[str, ...], rule: str) -> list[Site]:
+    sites = [s for s in model.sites if s.point in points]
+    if not sites:
+        raise NotServed(f"rule '{rule}'", f"{model.name} serves no {points[0]}", "leave the rule out")
+    return sites
+
+
+RULES: dict[str, Callable[[Any, Plan], None]] = {
+    "detach_norm": _detach_norm,
+    "detach_pattern": _detach_pattern,
+    "half_gate": _half_gate,
+    "linear_act": _linear_act,
+}
+
+
+def apply_rules(model: Model, plan: Plan, rules: Sequence[str]) -> None:
+    """Add backward rules to a plan.
+
+    Raises:
+        UnknownName: a rule that does not exist. NotServed: a rule that means nothing for this model.
+    """
+    for rule in rules:
+        if rule not in RULES:
+            raise UnknownName(f"rule '{rule}'", "there is no such backward rule", nearest(rule, RULES))
+        RULES[rule](model, plan)

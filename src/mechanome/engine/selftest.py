@@ -1,0 +1,274 @@
+"""The self-test at load: what a model is said to serve is checked on the model itself, with a few tiny passes.
+
+Checked: reading changes nothing; each named site fires exactly once per pass; an edit there moves the output;
+padded rows equal unpadded ones; what the parts add sums to the residual stream. What fails is refused from then
+on, by name and with the reason. Results are cached by class, config, versions, dtype and device.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import platformdirs
+import torch
+import transformers
+from torch import Tensor
+
+from mechanome.core.errors import MechanomeError, NotServed
+from mechanome.core.formats import read_json, write_json
+from mechanome.engine.edits import Edit
+from mechanome.engine.inputs import Batch, encode
+from mechanome.engine.operations import Capture
+from mechanome.engine.plan import Plan
+from mechanome.engine.run import build_plan, execute
+from mechanome.engine.site import Site
+from mechanome.engine.taps import hidden
+from mechanome.version import __version__
+
+if TYPE_CHECKING:
+    from mechanome.engine.model import Model
+
+_TOLERANCE = {torch.float32: 2e-5, torch.float64: 2e-5, torch.float16: 2e-2, torch.bfloat16: 5e-2}
+
+
+@dataclass
+class Report:
+    """What the self-test found.
+
+    Attributes:
+        refused: site -> why it is not served although the architecture has it.
+        read_only: site -> why it can be read but not edited.
+        volatile: sites whose tensor the model changes in place afterwards; captures copy there.
+        additive: tower (or "") -> largest relative error of `stream before + parts = stream after`.
+        backend_error: relative difference between the plain model and the same pass with every site read.
+        padding_error: relative difference between padded and unpadded rows; None without padding.
+        features: point -> axes sizes after batch and position, for memory estimates.
+        passes: forward passes used; 0 when the result came from the cache.
+    """
+
+    refused: dict[str, str] = field(default_factory=dict)
+    read_only: dict[str, str] = field(default_factory=dict)
+    volatile: list[str] = field(default_factory=list)
+    additive: dict[str, float] = field(default_factory=dict)
+    backend_error: float = 0.0
+    padding_error: float | None = None
+    features: dict[str, list[int]] = field(default_factory=dict)
+    passes: int = 0
+
+
+def self_test(model: Model, check: str = "full", example: Any = None) -> Report:
+    """Test a model; see the module's docstring.
+
+    Args:
+        model: what to test.
+        check: "full", or "light" (no test of each point's edit, for very large models).
+        example: inputs to test on, for modules whose inputs cannot be guessed.
+
+    Returns:
+        the report; with nothing in it if no example can be made.
+
+    Raises:
+        NotServed: reading changes the model's own output, so nothing can be trusted.
+    """
+    batch = example_batch(model) if example is None else model.encode(example)
+    if batch is None:
+        return Report()
+    cached = _cache_file(model, check) if example is None else None
+    if cached is not None and cached.is_file():
+        try:
+            return Report(**{**read_json(cached), "passes": 0})
+        except (MechanomeError, TypeError):
+            cached.unlink(missing_ok=True)
+    report = _Test(model, batch).run(check)
+    if cached is not None:
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        write_json(cached, asdict(report))
+    return report
+
+
+def _cache_file(model: Model, check: str) -> Path | None:
+    if model.config is None or model.layout is not None:
+        return None
+    facts = {
+        "class": type(model.core).__qualname__,
+        "config": json.loads(model.config.to_json_string(use_diff=False)),
+        "versions": [__version__, torch.__version__, transformers.__version__],
+        "where": [str(model.dtype), model.device.type, sorted(set(model.backends.values())), check],
+        "modules": hashlib.sha256("\n".join(n for n, _ in model.module.named_modules()).encode()).hexdigest(),
+    }
+    key = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:24]
+    return Path(platformdirs.user_cache_dir("mechanome")) / "selftest" / f"{key}.json"
+
+
+def example_batch(model: Model) -> Batch | None:
+    """A tiny input made from the config: two rows of tokens, of different length, or one image or sound."""
+    config = model.config
+    if config is None:
+        return None
+    arguments: dict[str, Any] = {}
+    generator = torch.Generator().manual_seed(0)
+    if model.accepts("pixel_values"):
+        vision = getattr(config, "vision_config", config)
+        size = getattr(vision, "image_size", 224)
+        height, width = size if isinstance(size, (tuple, list)) else (size, size)
+        shape = (2, getattr(vision, "num_channels", 3), height, width)
+        arguments["pixel_values"] = torch.randn(shape, generator=generator)
+    if model.accepts("input_features"):
+        frames = 2 * getattr(config, "max_source_positions", 1500)
+        arguments["input_features"] = torch.randn(2, config.num_mel_bins, frames, generator=generator)
+    if model.accepts("input_values") and not model.accepts("input_ids"):
+        arguments["input_values"] = torch.randn(2, 3200, generator=generator)
+    arguments = {k: v.to(model.device, model.dtype) for k, v in arguments.items()}
+    vocab = getattr(getattr(config, "text_config", None) or config, "vocab_size", None)
+    if vocab and (model.accepts("input_ids") or model.accepts("decoder_input_ids")):
+        arguments |= _example_tokens(model, config, vocab, bool(arguments), generator)
+    return model.encode(arguments) if arguments else None
+
+
+def _example_tokens(model: Model, config: Any, vocab: int, other: bool, generator: torch.Generator) -> dict[str, Any]:
+    special = {getattr(config, n, None) for n in ("pad_token_id", "eos_token_id", "bos_token_id", "mask_token_id")}
+    usable = [t for t in range(min(vocab, 2000)) if t not in special][-200:]
+    pick = torch.randint(len(usable), (2, 6), generator=generator)
+    rows = [[usable[i] for i in row] for row in pick.tolist()]
+    if getattr(config, "is_encoder_decoder", False):
+        ids = torch.tensor(rows, device=model.device)
+        return {"decoder_input_ids": ids[:, :4]} | ({} if other else {"input_ids": ids})
+    end = getattr(getattr(config, "text_config", None) or config, "eos_token_id", None)
+    if other and isinstance(end, int):  # CLIP reads the position of the end token
+        rows = [[*row[:-1], end] for row in rows]
+        return {"input_ids": torch.tensor(rows, device=model.device)}
+    rows[1] = rows[1][:4]
+    return dict(encode(rows, None, device=model.device).arguments)
+
+
+class _Test:
+    """One self-test."""
+
+    def __init__(self, model: Model, batch: Batch) -> None:
+        self.model, self.batch, self.report = model, batch, Report()
+        self.tolerance = _TOLERANCE.get(model.dtype, 2e-2)
+
+    def run(self, check: str) -> Report:
+        plain, logits = self._forward(Plan(root=self.model.module))
+        if logits is None:
+            self.report.refused["logits"] = "the model's output holds no logits"
+        captures = self._read(plain, logits is not None)
+        self._additive(captures)
+        if self.batch.frame.width and self.batch.frame.padded and logits is not None:
+            self._padding(plain)
+        if check == "full":
+            for site in _one_layer_each(list(captures)):
+                self._edit(site, plain)
+        return self.report
+
+    def _forward(self, plan: Plan) -> tuple[Tensor, Tensor | None]:
+        """Everything the model returns for real tokens, as one tensor; and its logits."""
+        self.report.passes += 1
+        with torch.no_grad():
+            output = execute(self.model, self.batch, plan)
+        logits = hidden(output)
+        if logits is not None:
+            return self._real(logits).float(), logits
+        values = output.values() if hasattr(output, "values") else output
+        tensors = [v for v in values if isinstance(v, Tensor) and v.is_floating_point()]
+        return torch.cat([v.float().flatten() for v in tensors]), None
+
+    def _real(self, logits: Tensor) -> Tensor:
+        """Without padding: what a fully masked query holds differs between backends and means nothing."""
+        frame = self.batch.frame
+        if logits.dim() != 3 or logits.shape[1] != frame.width or logits.shape[0] != frame.rows:
+            return logits
+        rows = [logits[r, s : s + n] for r, (s, n) in enumerate(zip(frame.starts, frame.lengths))]
+        return torch.cat(rows)
+
+    def _read(self, plain: Tensor, has_logits: bool) -> dict[Site, Tensor]:
+        sites = [s for s in self.model.sites if s.point != "head_out" and (has_logits or s.point != "logits")]
+        captures = [Capture(site) for site in sites]
+        output, _ = self._forward(build_plan(self.model, captures))
+        if fresh := [c.site for c in captures if c.changed()]:
+            self.report.volatile = [str(site) for site in fresh]
+            captures = [Capture(site, copy=site in fresh) for site in sites]
+            output, _ = self._forward(build_plan(self.model, captures))
+        self.report.backend_error = _relative(output, plain)
+        if not self.report.backend_error <= self.tolerance:
+            raise NotServed(
+                f"{self.model.name} on {self.model.device}",
+                f"reading its sites changes its output by {self.report.backend_error:.1e}",
+                "load it with attn_implementation='sdpa' or 'eager', or give a Layout",
+            )
+        found = {}
+        for capture in captures:
+            if capture.calls != 1:
+                times = "never ran" if capture.calls == 0 else f"ran {capture.calls} times"
+                twins = [capture.site] + (
+                    [replace(capture.site, point="head_out")] if capture.site.point == "z" else []
+                )
+                self.report.refused |= {str(site): f"its module {times} in one forward pass" for site in twins}
+            else:
+                found[capture.site] = capture.values[0]
+                self.report.features.setdefault(_point_key(capture.site), list(capture.values[0].shape[2:]))
+        return found
+
+    def _additive(self, found: dict[Site, Tensor]) -> None:
+        for tower in self.model.architecture.towers:
+            errors = []
+            for layer in range(len(tower.blocks)):
+                parts = ("resid_pre", "attn_out", "cross_out", "mixer_out", "mlp_out", "resid_post")
+                have = {p: found.get(Site(p, layer, tower=tower.name)) for p in parts}
+                before, after = have.pop("resid_pre"), have.pop("resid_post")
+                added = [v for v in have.values() if v is not None]
+                if before is not None and after is not None and added:
+                    total = before.float() + sum(v.float().reshape(before.shape) for v in added)
+                    errors.append(_relative(self._real(total), self._real(after.float())))
+            if errors:
+                self.report.additive[tower.name or ""] = max(errors)
+
+    def _padding(self, plain: Tensor) -> None:
+        frame, pieces = self.batch.frame, []
+        for row in range(frame.rows):
+            one = self.batch.take([row])
+            ids = one.input_ids[0, frame.starts[row] : frame.starts[row] + frame.lengths[row]]
+            alone = self.model.encode([ids.tolist()], bos="none")
+            self.report.passes += 1
+            with torch.no_grad():
+                logits = hidden(execute(self.model, alone, Plan(root=self.model.module)))
+            if logits is None or logits.dim() != 3:
+                return
+            pieces.append(logits[0])
+        self.report.padding_error = _relative(torch.cat(pieces).float(), plain)
+
+    def _edit(self, site: Site, plain: Tensor) -> None:
+        if site.layer is not None and site.layer + 1 == len(self.model.architecture.tower(site.tower).blocks):
+            return  # what a last block computes for positions nobody reads may well not matter
+        try:
+            moved, _ = self._forward(build_plan(self.model, [], [Edit(site, "scale", 0.5)]))
+            why = None if _relative(moved, plain) > 0 else "an edit there does not change the output"
+        except (MechanomeError, RuntimeError) as error:
+            why = f"an edit there fails: {error}"
+        if why is not None:
+            same = [s for s in self.model.sites if s.point == site.point and s.tower == site.tower]
+            self.report.read_only |= {str(s): why for s in same}
+
+
+def _point_key(site: Site) -> str:
+    return f"{site.tower}/{site.point}" if site.tower else site.point
+
+
+def _one_layer_each(sites: Sequence[Site]) -> list[Site]:
+    """For each point and tower, its first layer: enough to see that an edit reaches the output."""
+    seen: dict[tuple[str, str | None], Site] = {}
+    for site in sites:
+        seen.setdefault((site.point, site.tower), site)
+    return list(seen.values())
+
+
+def _relative(a: Tensor, b: Tensor) -> float:
+    if a.shape != b.shape:
+        return float("inf")
+    scale = b.abs().max().clamp(min=1e-12)
+    return float((a - b).abs().max() / scale)
