@@ -1,1 +1,82 @@
-"""Mechanome: open a neural network, find the mechanism behind a behaviour, prove it, change it."""
+"""Mechanome: open a neural network, find the mechanism behind a behaviour, prove it, change it.
+
+    import mechanome as mn
+
+    model = mn.load("smollm2-135m-instruct")
+    run = model.run("The capital of France is", capture=["resid_post.*", "z.*"])
+    model.run("The capital of France is", edits=[mn.Ablate("mlp_out.12")])
+"""
+
+from mechanome.engine import (
+    POINTS,
+    Ablate,
+    Add,
+    AttentionKnockout,
+    Basis,
+    Batch,
+    Clamp,
+    Custom,
+    Directions,
+    Edit,
+    FreezeTo,
+    FromRows,
+    FromRun,
+    Layout,
+    Logit,
+    LogitDiff,
+    LogProb,
+    Model,
+    Neurons,
+    Patch,
+    Prefix,
+    ProjectOut,
+    Resample,
+    Run,
+    Scale,
+    SingularVectors,
+    Site,
+    Splice,
+    Subspace,
+    Sweep,
+    Where,
+    activation_patching,
+    load,
+)
+from mechanome.version import __version__
+
+__all__ = [
+    "POINTS",
+    "Ablate",
+    "Add",
+    "AttentionKnockout",
+    "Basis",
+    "Batch",
+    "Clamp",
+    "Custom",
+    "Directions",
+    "Edit",
+    "FreezeTo",
+    "FromRows",
+    "FromRun",
+    "Layout",
+    "LogProb",
+    "Logit",
+    "LogitDiff",
+    "Model",
+    "Neurons",
+    "Patch",
+    "Prefix",
+    "ProjectOut",
+    "Resample",
+    "Run",
+    "Scale",
+    "SingularVectors",
+    "Site",
+    "Splice",
+    "Subspace",
+    "Sweep",
+    "Where",
+    "__version__",
+    "activation_patching",
+    "load",
+]

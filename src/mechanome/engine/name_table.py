@@ -7,14 +7,15 @@ model is built has a `resolve`.
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from mechanome.core.errors import NotServed
-from mechanome.engine.architecture import Block, child
+from mechanome.engine.name_meanings import (
+    before_cap, gated_only, hidden_state, last_state, mlp_in, module_input, module_output, pre, shifted, state_index,
+    ungated_only,
+)  # fmt: skip
 from mechanome.engine.site import Site
 
 if TYPE_CHECKING:
@@ -73,136 +74,6 @@ class Row:
         return re.escape(self.template).replace(re.escape("{n}"), number)
 
 
-# What the model decides -------------------------------------------------------------------------------------------
-
-
-def _block(model: Model, tower: str | None, layer: int) -> Block:
-    return model.architecture.tower(tower).blocks[layer]
-
-
-def _module_output(role: str, point: str) -> Callable[[Model, str | None, int], Site]:
-    """The output of the attention or MLP module itself: the point, unless a norm stands between it and the stream."""
-
-    def resolve(model: Model, tower: str | None, layer: int) -> Site:
-        block = _block(model, tower, layer)
-        if role in block.roles and block.roles.get(point) is not block.roles[role]:
-            return Site(f"path:{block.roles[role].path}")
-        return Site(point, layer, tower=tower)
-
-    return resolve
-
-
-def _module_input(norm: str, post: str) -> Callable[[Model, str | None, int], Site]:
-    """What attention or MLP reads: the norm before it, or the stream where norms come after."""
-
-    def resolve(model: Model, tower: str | None, layer: int) -> Site:
-        block = _block(model, tower, layer)
-        if block.style == "post":
-            return Site(post, layer, tower=tower)
-        return Site(norm if norm in block.roles else "ln1", layer, tower=tower)
-
-    return resolve
-
-
-def _gated(model: Model, tower: str | None, layer: int) -> bool:
-    return bool({"gate_proj", "gate_up", "experts"} & set(_block(model, tower, layer).roles))
-
-
-def _pre(model: Model, tower: str | None, layer: int) -> Site:
-    return Site("mlp_gate" if _gated(model, tower, layer) else "mlp_up", layer, tower=tower)
-
-
-def _mlp_in(model: Model, tower: str | None, layer: int) -> Site:
-    block = _block(model, tower, layer)
-    if "ln2" not in block.roles or block.style == "post":
-        raise NotServed(
-            f"hook_mlp_in of {block.part.path}", "no norm of its own stands before its MLP", "use resid_mid"
-        )
-    return Site(f"path:{block.roles['ln2'].path}:in")
-
-
-def _before_cap(model: Model, tower: str | None, layer: int) -> Site:
-    part = model.architecture.unembed
-    capped = getattr(model.config, "final_logit_softcapping", None) or getattr(model.config, "logit_scale", None)
-    return Site(f"path:{part.path}") if part is not None and capped else Site("logits")
-
-
-def _ungated_only(site: Site, model: Model | None) -> bool:
-    return site.layer is not None and not _gated(_needed(site, model), site.tower, site.layer)
-
-
-def _gated_only(site: Site, model: Model | None) -> bool:
-    return not _ungated_only(site, model)
-
-
-def _needed(site: Site, model: Model | None) -> Model:
-    if model is None:
-        raise NotServed(f"the foreign name of '{site}'", "it depends on how the model is built", "pass model=")
-    return model
-
-
-# Hugging Face returns states before each block and one more. Which state the last one is, and in one family all of
-# them, depends on the model.
-_AFTER_EACH_BLOCK = ("mamba", "mamba2", "falcon_mamba")
-
-
-def _hidden_state(model: Model, tower: str | None, index: int) -> Site:
-    place = model.architecture.tower(tower)
-    last = index == len(place.blocks)
-    if last and last_is_normalized(model, tower):
-        return Site("ln_final", tower=tower)
-    if getattr(model.config, "model_type", "") in _AFTER_EACH_BLOCK:
-        return Site("resid_post", index, tower=tower)
-    return Site("resid_post", index - 1, tower=tower) if index else Site("resid_pre", 0, tower=tower)
-
-
-def last_is_normalized(model: Model, tower: str | None) -> bool:
-    """Whether the last of Hugging Face's hidden states went through the final norm.
-
-    Transformers replaces it by the module's last state unless the module's forward, or the config, says otherwise.
-    """
-    place = model.architecture.tower(tower)
-    if place.ln_final is None:
-        return False
-    configured = getattr(model.config, "tie_last_hidden_states", None)
-    if configured is not None:
-        return bool(configured)
-    path = place.path
-    while path:
-        path = path.rpartition(".")[0]
-        holder = child(model.architecture.root, path)
-        forward: Any = getattr(type(holder), "forward", None)
-        while forward is not None:
-            ties = inspect.getclosurevars(forward).nonlocals.get("tie_last_hidden_states")
-            if ties is not None:
-                return bool(ties)
-            forward = getattr(forward, "__wrapped__", None)
-    return True  # models that collect their states by hand do so after the final norm
-
-
-def _state_index(site: Site, model: Model | None) -> bool:
-    """Whether Hugging Face returns this state at all: the one before the final norm is often not among them."""
-    count = len(_needed(site, model).architecture.tower(site.tower).blocks) if model is not None else None
-    if model is not None and getattr(model.config, "model_type", "") in _AFTER_EACH_BLOCK:
-        return False
-    if site.point == "ln_final":
-        return last_is_normalized(_needed(site, model), site.tower)
-    if site.point == "resid_post" and model is not None and count is not None and site.layer == count - 1:
-        return not last_is_normalized(model, site.tower)
-    return True
-
-
-def _shifted(site: Site, model: Model | None) -> bool:
-    return model is not None and getattr(model.config, "model_type", "") in _AFTER_EACH_BLOCK
-
-
-def _last_state(model: Model, tower: str | None, index: int) -> Site:
-    place = model.architecture.tower(tower)
-    if place.ln_final is not None:
-        return Site("ln_final", tower=tower)
-    return Site("resid_post", len(place.blocks) - 1, tower=tower)
-
-
 # The rows ---------------------------------------------------------------------------------------------------------
 
 _NORMED = "it is read before the norm's gain and bias (which folded weights move into the next matrix)"
@@ -238,11 +109,11 @@ def _tails() -> Iterator[Row]:
     yield from _hook("hook_out", "resid_post", _BRIDGE, writes=False)
     older = ("saelens", "circuit_tracer", "transformer_lens")
     yield from _hook(
-        "mlp.hook_pre", "", older, resolve=_pre, note="it is the gate in a gated MLP, else the up projection"
+        "mlp.hook_pre", "", older, resolve=pre, note="it is the gate in a gated MLP, else the up projection"
     )
-    yield from _hook("mlp.hook_pre_linear", "mlp_up", ("saelens", "circuit_tracer"), when=_gated_only)
+    yield from _hook("mlp.hook_pre_linear", "mlp_up", ("saelens", "circuit_tracer"), when=gated_only)
     yield from _hook("mlp.hook_pre", "mlp_gate", ("saelens", "circuit_tracer"), reads=False)
-    yield from _hook("mlp.hook_pre", "mlp_up", ("saelens", "circuit_tracer"), reads=False, when=_ungated_only)
+    yield from _hook("mlp.hook_pre", "mlp_up", ("saelens", "circuit_tracer"), reads=False, when=ungated_only)
     yield from _hook("mlp.hook_pre_linear", "mlp_up", _BRIDGE, writes=False)
     for norm in ("ln1", "ln2"):
         yield from _hook(f"{norm}.hook_out", norm, _BRIDGE)
@@ -252,14 +123,14 @@ def _tails() -> Iterator[Row]:
         )
     for part, point, norm, post in (("attn", "attn_out", "ln1", "resid_pre"), ("mlp", "mlp_out", "ln2", "resid_mid")):
         role = "attention" if part == "attn" else "mlp"
-        out, into = _module_output(role, point), _module_input(norm, post)
+        out, into = module_output(role, point), module_input(norm, post)
         yield from _hook(f"{part}.hook_out", point, resolve=out, note=f"{_ASK}: a norm may follow it", writes=False)
         yield from _hook(f"{part}.hook_in", norm, resolve=into, note=f"{_ASK}: norms may come after", writes=False)
     for copied in ("hook_attn_in", "hook_q_input", "hook_k_input", "hook_v_input"):
         yield from _hook(
             copied, refused=_COPY, fix="use resid_pre; to change one head's input edit its q_pre, k_pre or v"
         )
-    yield from _hook("hook_mlp_in", resolve=_mlp_in, note="it is the input of the norm before the MLP", writes=False)
+    yield from _hook("hook_mlp_in", resolve=mlp_in, note="it is the input of the norm before the MLP", writes=False)
 
 
 def _globals() -> Iterator[Row]:
@@ -274,7 +145,7 @@ def _globals() -> Iterator[Row]:
         yield Row(scheme, "ln_final.hook_scale", refused="the norm's denominator has no site", fix="compute it")
         for name in ("unembed.hook_out", "hook_unembed"):
             note = "logits before the final soft-cap"
-            yield Row(scheme, name, "logits", resolve=_before_cap, note=note, writes=name == "unembed.hook_out")
+            yield Row(scheme, name, "logits", resolve=before_cap, note=note, writes=name == "unembed.hook_out")
 
 
 def _towers() -> Iterator[Row]:
@@ -302,13 +173,13 @@ def _hugging_face() -> Iterator[Row]:
         prefix = f"{tower}_" if tower else ""
         name = f"{prefix}hidden_states[{{n}}]"
         yield Row(
-            scheme, name, "resid_post", tower, resolve=_hidden_state, extra=1, shift=1, when=_state_index,
+            scheme, name, "resid_post", tower, resolve=hidden_state, extra=1, shift=1, when=state_index,
             usual=lambda i: ("resid_post", i - 1) if i else ("resid_pre", 0),
             note="the last state is ln_final in most text models",
         )  # fmt: skip
-        yield Row(scheme, name, "resid_post", tower, reads=False, when=_shifted)
-        yield Row(scheme, name, "resid_pre", tower, reads=False, when=_state_index)
-        yield Row(scheme, name, "ln_final", tower, reads=False, when=_state_index)
+        yield Row(scheme, name, "resid_post", tower, reads=False, when=shifted)
+        yield Row(scheme, name, "resid_pre", tower, reads=False, when=state_index)
+        yield Row(scheme, name, "ln_final", tower, reads=False, when=state_index)
         yield Row(scheme, f"{prefix}attentions[{{n}}]", "pattern", tower)
     yield Row(scheme, "cross_attentions[{n}]", "cross_pattern", "decoder")
     yield Row(scheme, "logits", "logits")
@@ -316,7 +187,7 @@ def _hugging_face() -> Iterator[Row]:
         scheme,
         "last_hidden_state",
         "ln_final",
-        resolve=_last_state,
+        resolve=last_state,
         writes=False,
         note="without final norm: last block",
     )
@@ -333,7 +204,7 @@ def _nnterp() -> Iterator[Row]:
         ("attentions", "attention", "attn_out", "ln1", "resid_pre"),
         ("mlps", "mlp", "mlp_out", "ln2", "resid_mid"),
     ):
-        out, into = _module_output(role, point), _module_input(norm, post)
+        out, into = module_output(role, point), module_input(norm, post)
         yield Row(scheme, f"{part}_output[{{n}}]", point, resolve=out, note=f"{_ASK}: a norm may follow it")
         yield Row(scheme, f"{part}_input[{{n}}]", norm, resolve=into, note=f"{_ASK}: norms may come after")
 

@@ -14,8 +14,8 @@ Differences worth knowing:
 - The last Hugging Face hidden state went through the final norm in most text models: then it is `ln_final`, and
   `resid_post` of the last block is not among the hidden states at all.
 - `resid_pre.5` and `resid_post.4` are the same tensor and `hidden_states[5]` means both; it is read as `resid_post.4`.
-- TransformerLens `attn.hook_out`, `mlp.hook_out` and nnterp's `attentions_output[i]`, `mlps_output[i]` are what the module
-  returns; where a norm follows (Gemma 2 and 3) that is not what is added to the stream, and a `path:` site names it.
+- TransformerLens `attn.hook_out`, `mlp.hook_out` and nnterp's `attentions_output[i]`, `mlps_output[i]` are what the
+  module returns; where a norm follows (Gemma 2 and 3) that is not what joins the stream, and a `path:` site names it.
 - `mlp.hook_pre` is the gate in a gated MLP (`mlp_gate`) and the up projection otherwise (`mlp_up`).
 """
 
@@ -35,6 +35,9 @@ from mechanome.engine.weights import weight
 
 if TYPE_CHECKING:
     from mechanome.engine.model import Model
+
+
+_PATTERNS = tuple((re.compile(row.pattern), row) for row in ROWS if row.reads)
 
 
 class NearMatch(UserWarning):
@@ -145,10 +148,13 @@ def translate(name: str | Site, to: str = "mechanome", model: Model | None = Non
         )
     rows = [r for r in ROWS if r.scheme == to and r.writes and (r.point, r.tower) == (site.point, site.tower)]
     for row in rows:
-        if row.when is None or row.when(site, model):
-            if row.resolve is not None and model is not None and _back(row, site, model) != site:
-                continue
-            return row.template.format(n=None if site.layer is None else site.layer + row.shift)
+        if row.when is not None and not row.when(site, model):
+            continue
+        if row.resolve is not None and model is None:
+            warnings.warn(f"'{site}' in {to}: {row.note}; pass model= to be sure", NearMatch, stacklevel=2)
+        elif row.resolve is not None and model is not None and _back(row, site, model) != site:
+            continue
+        return row.template.format(n=_index(row, site, model))
     raise NotServed(f"'{site}' in {to}", "no name there means exactly this tensor", "use the site itself")
 
 
@@ -159,8 +165,8 @@ def _site(name: str | Site, model: Model | None, layer: int | None) -> Site:
 
 
 def _match(text: str, layer: int | None) -> tuple[Row, int | None] | None:
-    for row in ROWS:
-        found = re.fullmatch(row.pattern, text) if row.reads else None
+    for pattern, row in _PATTERNS:
+        found = pattern.fullmatch(text)
         if found:
             index = found.groupdict().get("n")
             return row, layer if index is None and row.layered else None if index is None else int(index)
@@ -177,6 +183,13 @@ def _counted(text: str, row: Row, index: int, model: Model | None) -> int:
     if not -count <= index < count:
         raise UnknownSite(f"'{text}'", f"index {index} does not exist", f"there are {count}")
     return index % count
+
+
+def _index(row: Row, site: Site, model: Model | None) -> int | None:
+    """The index to print: the layer's, or for the last hidden state the number of blocks."""
+    if site.layer is not None:
+        return site.layer + row.shift
+    return len(model.architecture.tower(site.tower).blocks) if model is not None and row.layered else None
 
 
 def _back(row: Row, site: Site, model: Model) -> Site:
