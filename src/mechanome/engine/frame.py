@@ -85,6 +85,11 @@ class Frame:
         """Whether any row has padding."""
         return any(s or n != self.width for s, n in zip(self.starts, self.lengths))
 
+    @property
+    def ragged(self) -> bool:
+        """Whether the last prompt token of some row is not in the last column of this pass."""
+        return any(s + n != self.offset + self.width for s, n in zip(self.starts, self.lengths))
+
     def at(self, offset: int, width: int, grown: int | None = None) -> Frame:
         """The frame of a later forward pass that sees `width` columns from column `offset` on."""
         return replace(self, offset=offset, width=width, grown=self.grown if grown is None else grown)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from mechanome.core.errors import BadInput, NotFinite, NotServed, UnknownName, nearest
 from mechanome.engine.edits import Edit
+from mechanome.engine.frame import Positions
 from mechanome.engine.inputs import Batch
 from mechanome.engine.metrics import Metric
 from mechanome.engine.operations import Capture, OpenGradient, take_positions
@@ -27,6 +28,7 @@ from mechanome.engine.taps import hidden
 
 if TYPE_CHECKING:
     from mechanome.engine.model import Model
+    from mechanome.engine.resume import Prefix
 
 
 @dataclass(frozen=True)
@@ -96,9 +98,17 @@ def grad(
     per_example: bool = False,
     edits: Sequence[Edit] = (),
     rules: Sequence[str] = (),
-    at: Any = "last",
+    at: Positions = "last",
+    prefix: Prefix | None = None,
 ) -> Gradients:
     """Gradients of a metric; see `Model.grad`."""
+    extra: dict[str, Any] = {}
+    if prefix is not None:
+        if params or modules:
+            raise NotServed("parameter gradients after a prefix", "the prefix holds no graph", "leave prefix out")
+        prefix.refuse_earlier(batch, edits, at)
+        batch = prefix.rest(model, batch)
+        extra = {"cache": prefix.cut(len(prefix)), "use_cache": True}
     if any(s.point == "head_out" for s in sites):
         raise NotServed("a gradient at head_out", "it is derived from z and W_O", "take it at z")
     if getattr(model.core, "is_gradient_checkpointing", False) and model.module.training:
@@ -119,7 +129,7 @@ def grad(
     with frozen(model.module, chosen.values()), torch.enable_grad():
         plan = build_plan(model, captures, edits, targets)
         apply_rules(model, plan, rules)
-        values = _metric(model, metric, batch, execute(model, batch, plan), at)
+        values = _metric(model, metric, batch, execute(model, batch, plan, **extra), at)
         leaves = [_opened(site, g) for site, g in targets]
         wanted = [*leaves, *chosen.values()]
         if not wanted:

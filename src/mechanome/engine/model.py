@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from mechanome.core.errors import BadInput, NotServed, UnknownSite
-from mechanome.engine import attention, gradients, run, taps
+from mechanome.engine import attention, gradients, resume, run, taps
 from mechanome.engine.architecture import Architecture, discover
 from mechanome.engine.edits import Edit
 from mechanome.engine.families import Layout
@@ -19,6 +19,7 @@ from mechanome.engine.gradients import Gradients
 from mechanome.engine.inputs import Batch, Bos, Inputs, Spans, encode, token_strings
 from mechanome.engine.metrics import Metric
 from mechanome.engine.points import POINTS
+from mechanome.engine.resume import Prefix
 from mechanome.engine.run import Run
 from mechanome.engine.site import Site, expand, parse
 
@@ -268,6 +269,7 @@ class Model:
         keep_graph: bool = False,
         to: Any = None,
         spans: Spans = (),
+        prefix: Prefix | None = None,
     ) -> Run:
         """Run the model once, with edits, and keep what was asked for.
 
@@ -280,6 +282,7 @@ class Model:
             keep_graph: keep captures and logits attached to the autograd graph.
             to: device or dtype that captures are moved to at once.
             spans: labels for positions, one mapping per prompt.
+            prefix: tokens that were encoded before (`model.prefix`) and that every prompt starts with.
 
         Returns:
             a `Run`: `run.logits`, `run["z.5"]`, `run.axes("z.5")`.
@@ -293,7 +296,19 @@ class Model:
             logits=logits,
             keep_graph=keep_graph,
             to=to,
+            prefix=prefix,
         )
+
+    def prefix(self, inputs: Inputs) -> Prefix:
+        """Encode the tokens that many prompts share once.
+
+        Args:
+            inputs: one prompt. Its tokens must be exactly the first tokens of the prompts it is used for.
+
+        Raises:
+            NotServed: a model without a key/value cache.
+        """
+        return resume.encode_prefix(self, self.encode(inputs))
 
     def grad(
         self,
@@ -307,6 +322,7 @@ class Model:
         edits: Edit | Iterable[Edit | Iterable[Edit]] = (),
         rules: Sequence[str] = (),
         at: Positions = "last",
+        prefix: Prefix | None = None,
     ) -> Gradients:
         """Gradients of a metric of the logits at one position.
 
@@ -320,6 +336,7 @@ class Model:
             edits: what to change in the forward pass.
             rules: backward rules (see `mechanome.engine.rules`).
             at: the position whose logits the metric reads.
+            prefix: tokens that were encoded before; gradients do not reach into them.
 
         Returns:
             a `Gradients`: `g["z.5"]`, `g.run["z.5"]`, `g.params[name]`, `g.factors[path].gradient()`.
@@ -335,6 +352,7 @@ class Model:
             edits=flatten(edits),
             rules=rules,
             at=at,
+            prefix=prefix,
         )
 
     def weight(self, name: str, tower: str | None = None) -> Tensor:

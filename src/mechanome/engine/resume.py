@@ -8,8 +8,8 @@ Stubs are installed once per block and consult the active plan, as taps do, so t
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +18,8 @@ from transformers.cache_utils import DynamicCache, DynamicLayer
 
 from mechanome.core.errors import BadInput, NotServed
 from mechanome.engine.architecture import Tower
+from mechanome.engine.edits import Edit
+from mechanome.engine.frame import Positions
 from mechanome.engine.inputs import Batch
 from mechanome.engine.plan import Plan, activate, active
 from mechanome.engine.taps import hidden, replaced
@@ -80,6 +82,7 @@ class Recorded:
     Attributes:
         outputs: per block, its raw output.
         first: the stream that enters block 0.
+        start: the position of the first column (not 0 where a prefix was resumed from).
         version: the model's weights version at that time; resuming after an edit of weights is refused.
     """
 
@@ -87,6 +90,7 @@ class Recorded:
     outputs: tuple[Any, ...]
     first: Tensor
     version: int
+    start: int = 0
 
     def stream(self, layer: int) -> Tensor:
         """The stream entering block `layer`, `[batch, pos, d_model]`."""
@@ -97,21 +101,21 @@ class Recorded:
         return value
 
     def stub(self, plan: Plan, layer: int, start: int = 0) -> None:
-        """Make `plan` skip the blocks before `layer`, for the positions from `start` on.
-
-        Raises:
-            NotServed: the weights were edited since.
-        """
+        """Make `plan` skip the blocks before `layer`, for the positions from `start` on."""
         for index in range(layer):
             block = self.tower.blocks[index].part.module
             install(block)
             value = hidden(self.outputs[index])
             assert value is not None
-            plan.blocks[block] = Stub(value[:, start:], self.outputs[index])
+            plan.blocks[block] = Stub(value[:, start - self.start :], self.outputs[index])
 
 
-def record(model: Model, tower: Tower, plan: Plan) -> Callable[[], Recorded]:
-    """Let a plan record what resuming needs; call the result after the forward pass."""
+def record(model: Model, tower: Tower, plan: Plan, start: int = 0) -> Callable[[], Recorded]:
+    """Let a plan record what resuming needs; call the result after the forward pass.
+
+    Args:
+        start: the position of the pass's first column.
+    """
     outputs: list[Any] = [None] * len(tower.blocks)
     first: list[Tensor] = []
 
@@ -131,7 +135,7 @@ def record(model: Model, tower: Tower, plan: Plan) -> Callable[[], Recorded]:
     def finish() -> Recorded:
         if not first or any(o is None for o in outputs):
             raise NotServed(f"resuming {model.name}", "some blocks did not run", "use method='naive'")
-        return Recorded(tower, tuple(outputs), first[0], model.weights_version)
+        return Recorded(tower, tuple(outputs), first[0], model.weights_version, start)
 
     return finish
 
@@ -176,12 +180,51 @@ class Prefix:
     """
 
     tokens: tuple[int, ...]
-    cache: DynamicCache
+    cache: DynamicCache = field(repr=False)
     version: int
+
+    def __len__(self) -> int:
+        return len(self.tokens)
 
     def cut(self, length: int) -> ReadOnlyCache:
         """The first `length` tokens as a cache that serves any number of rows and is never changed."""
         return ReadOnlyCache([_frozen(layer, length) for layer in self.cache.layers])
+
+    def thaw(self) -> DynamicCache:
+        """A cache that can grow; growing it leaves the prefix as it is."""
+        grown = DynamicCache()
+        grown.layers = [copy.copy(layer) for layer in self.cache.layers]
+        return grown
+
+    def rest(self, model: Model, batch: Batch) -> Batch:
+        """A batch without the tokens of this prefix, with positions still counted from the start.
+
+        Raises:
+            BadInput: a row that does not start with the prefix, or ends with it. NotServed: edited weights.
+        """
+        if self.version != model.weights_version:
+            raise NotServed("this prefix", "the weights were edited since it was made", "encode it again")
+        n = len(self)
+        ids = batch.input_ids
+        start = torch.tensor(self.tokens, device=ids.device)
+        if any(batch.frame.starts) or min(batch.frame.lengths) <= n or not bool((ids[:, :n] == start).all()):
+            raise BadInput("these inputs", f"not every row starts with the {n} prefix tokens and goes on", "check them")
+        arguments = {**batch.arguments, "input_ids": ids[:, n:]}
+        frame = batch.frame.at(n, ids.shape[1] - n)
+        return replace(batch, arguments=arguments, frame=frame)
+
+    def refuse_earlier(self, batch: Batch, edits: Iterable[Edit], pos: Positions) -> None:
+        """Refuse edits and captures of positions that are already encoded.
+
+        Raises:
+            NotServed: with the first position that can be reached.
+        """
+        n = len(self)
+        for edit in edits:
+            if any(p < n for row in range(batch.rows) for p in batch.frame.positions(edit.where.pos, row)):
+                raise NotServed(f"{edit}", "it reaches into the encoded prefix", f"restrict it: edit.at(pos='{n}:')")
+        if pos is not None and any(p < n for row in range(batch.rows) for p in batch.frame.positions(pos, row)):
+            raise NotServed(f"a capture at {pos!r}", "it is in the encoded prefix", f"use positions from {n} on")
 
 
 def can_prefix(model: Model) -> str | None:
@@ -208,11 +251,9 @@ def encode_prefix(model: Model, batch: Batch) -> Prefix:
     why = can_prefix(model)
     if why:
         raise NotServed(f"a prefix for {model.name}", why, "run the whole prompt")
-    if batch.rows != 1 or batch.frame.padded:
+    if batch.rows != 1 or batch.frame.padded or batch.frame.offset:
         raise BadInput("a prefix", "it must be one prompt without padding", "pass a single text")
     cache = DynamicCache()
-    from mechanome.engine import run
-
     with torch.no_grad(), activate(None):
-        run.execute(model, batch, Plan(root=model.module), cache=cache, use_cache=True, **model.keep_logits(1))
+        model.module(**{**model.arguments(batch), "cache": cache, "use_cache": True, **model.keep_logits(1)})
     return Prefix(tuple(batch.input_ids[0].tolist()), cache, model.weights_version)

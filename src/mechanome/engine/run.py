@@ -24,6 +24,7 @@ from mechanome.engine.taps import Tap, hidden, install
 
 if TYPE_CHECKING:
     from mechanome.engine.model import Model
+    from mechanome.engine.resume import Prefix
 
 _ORDER = {name: i for i, name in enumerate(POINTS)}
 _EDIT, _GRADIENT, _CAPTURE, _REMEMBER = range(4)
@@ -221,16 +222,23 @@ def run(
     logits: bool | str = True,
     keep_graph: bool = False,
     to: torch.device | torch.dtype | str | None = None,
+    prefix: Prefix | None = None,
 ) -> Run:
     """Run a batch once; see `Model.run`."""
+    extra: dict[str, Any] = {}
+    notes: tuple[str, ...] = ()
+    if prefix is not None:
+        prefix.refuse_earlier(batch, edits, pos)
+        batch = prefix.rest(model, batch)
+        extra = {"cache": prefix.cut(len(prefix)), "use_cache": True}
+        notes = (f"positions from {len(prefix)} on; earlier ones come from a prefix",)
     captures = [
         Capture(site, pos, keep_graph, _mover(to), copy=site.whole in model.volatile) for site in _to_capture(capture)
     ]
     plan = build_plan(model, captures, edits)
     touches_logits = any(e.site.point == "logits" for e in edits) or any(c.site.point == "logits" for c in captures)
-    extra: dict[str, Any] = {}
     if logits != True and not touches_logits and model.accepts("logits_to_keep"):  # noqa: E712
-        extra["logits_to_keep"] = 1 if not batch.frame.padded else 0
+        extra["logits_to_keep"] = 1 if not batch.frame.ragged else 0
     with torch.set_grad_enabled(keep_graph and torch.is_grad_enabled()):
         output = execute(model, batch, plan, **extra)
     if fresh := {c.site.whole for c in captures if c.changed()}:
@@ -241,7 +249,7 @@ def run(
     found = hidden(output) if logits is not False else None
     if logits == "last" and found is not None and found.dim() == 3:
         found = found[:, -1] if extra.get("logits_to_keep") == 1 else take_positions(found, batch.frame, "last")
-    return Run(model, batch, found, values, pos)
+    return Run(model, batch, found, values, pos, notes)
 
 
 def _to_capture(sites: Iterable[Site]) -> Iterator[Site]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
+from transformers.cache_utils import DynamicCache
 
 from mechanome.core.errors import BadInput, NotFinite, NotServed, ShapeMismatch, nearest
 from mechanome.core.progress import track
@@ -90,6 +91,7 @@ def activation_patching(
     into: Literal["corrupted", "clean"] = "corrupted",
     tower: str | None = None,
     method: Literal["auto", "wavefront", "naive"] = "auto",
+    prefix: Prefix | None = None,
     budget: memory.Budget = None,
     quiet: bool = False,
 ) -> Sweep:
@@ -109,6 +111,7 @@ def activation_patching(
         into: which run is patched: "corrupted" (clean values restore the answer) or "clean".
         tower: of a model with several.
         method: "auto" takes the wavefront where it serves.
+        prefix: tokens encoded before that both inputs of every example start with; `pos` must lie after them.
         budget: memory for the largest piece, such as "2GB".
         quiet: no progress bar.
 
@@ -129,7 +132,7 @@ def activation_patching(
     sites = [Site(point, layer, tower=tower) for layer in wanted]
     for site in sites:
         model.tap(site)
-    runner = _Runner(model, point, over, wanted, sites, pos, metric, ablation, method, tower, budget)
+    runner = _Runner(model, point, over, wanted, sites, pos, metric, ablation, method, tower, prefix, budget)
     rows = [
         runner.example(base.take([i]), donor.take([i]), i) for i in track(range(base.rows), "patching", quiet=quiet)
     ]
@@ -188,6 +191,7 @@ class _Runner:
     ablation: Any
     method: str
     tower: str | None
+    prefix: Prefix | None
     budget: memory.Budget
     notes: list[str] = field(default_factory=list)
 
@@ -217,16 +221,20 @@ class _Runner:
 
     def _donor(self, donor: Batch) -> tuple[Callable[[Site], Tensor], Tensor | None]:
         if self.ablation is None:
-            kept = run(self.model, donor, self.sites, logits="last")
+            kept = run(self.model, donor, self.sites, logits="last", prefix=self.prefix)
             assert kept.logits is not None
             return lambda site: kept.captured[site], kept.logits
-        shapes = run(self.model, donor, self.sites[:1], logits=False).captured[self.sites[0]].shape
+        kept = run(self.model, donor, self.sites[:1], logits=False, prefix=self.prefix)
+        shapes = kept.captured[self.sites[0]].shape
         return lambda site: _ablated(self.ablation, site, shapes), None
 
     def _grid(self, base: Batch, values: Callable[[Site], Tensor]) -> tuple[list[Cell], int]:
-        length = values(self.sites[0]).shape[1]
-        frame = base.frame.resolved(1, length)
+        seen = values(self.sites[0]).shape[1]
+        frame = base.frame.resolved(1, seen)
+        length = frame.lengths[0]
         positions = frame.positions(self.pos, 0)
+        if self.prefix is not None:
+            positions = [p for p in positions if p >= len(self.prefix)]
         if not positions:
             raise BadInput("positions", "none is selected", "choose at least one")
         heads = range(values(self.sites[0]).shape[2]) if self.over == "head" else range(1)
@@ -245,27 +253,26 @@ class _Runner:
     def _wavefront(self, base: Batch, donor: Batch, index: int) -> tuple[Tensor, Tensor, Tensor | None]:
         values, donor_logits = self._donor(donor)
         cells, length = self._grid(base, values)
-        use_prefix = can_prefix(self.model) is None and "input_ids" in base.arguments and length > 1
-        plan, prefix = Plan(root=self.model.module), None
-        finish = record(self.model, self.model.architecture.tower(self.tower), plan)
+        resumes = can_prefix(self.model) is None and "input_ids" in base.arguments and length > 1
+        offset = len(self.prefix) if self.prefix is not None else 0
+        cache = self.prefix.thaw() if self.prefix is not None else DynamicCache()
+        plan = Plan(root=self.model.module)
+        finish = record(self.model, self.model.architecture.tower(self.tower), plan, offset)
         extra: dict[str, Any] = dict(self.model.keep_logits(1))
-        if use_prefix:
-            from transformers.cache_utils import DynamicCache
-
-            cache = DynamicCache()
-            extra |= {"cache": cache, "use_cache": True}
+        extra |= {"cache": cache, "use_cache": True} if resumes else {}
+        passed = self.prefix.rest(self.model, base) if self.prefix is not None else base
         with torch.no_grad():
-            logits = _last(execute(self.model, base, plan, **extra))
+            logits = _last(execute(self.model, passed, plan, **extra))
         recorded = finish()
-        if use_prefix:
-            prefix = Prefix(tuple(base.input_ids[0].tolist()), cache, self.model.weights_version)
+        tokens = tuple(base.input_ids[0].tolist()) if resumes else ()
+        whole = Prefix(tokens, cache, self.model.weights_version) if resumes else None
         base_value = self._measure(logits, index)[0]
         out = base_value.expand(len(self.layers), max(c.index[1] for c in cells) + 1).clone()
-        alive = self._trimmed(cells, base, donor, recorded.first.shape[1]) if self.ablation is None else cells
-        for start, members in groups(alive, length, prefix is not None, _SPLIT_TOKENS):
+        alive = self._trimmed(cells, base, donor, length) if self.ablation is None else cells
+        for start, members in groups(alive, length, whole is not None, _SPLIT_TOKENS):
             start = min(start, length - 1)
             for piece in self._pieces(members, recorded, length - start):
-                found = sweep_rows(self.model, base, piece, values, recorded, start, prefix)
+                found = sweep_rows(self.model, base, piece, values, recorded, start, whole)
                 for cell, value in zip(piece, self._measure(found, index)):
                     out[cell.index] = value
         return out, base_value, None if donor_logits is None else self._measure(donor_logits, index)[0]
@@ -293,16 +300,17 @@ class _Runner:
     def _naive(self, base: Batch, donor: Batch, index: int) -> tuple[Tensor, Tensor, Tensor | None]:
         values, donor_logits = self._donor(donor)
         cells, _ = self._grid(base, values)
-        plain = run(self.model, base, logits="last").logits
+        plain = run(self.model, base, logits="last", prefix=self.prefix).logits
         assert plain is not None
         base_value = self._measure(_flat(plain), index)[0]
         out = torch.zeros(len(self.layers), max(c.index[1] for c in cells) + 1)
         for cell in cells:
-            whole = values(cell.site.whole)[:, list(cell.pos)]
+            shift = 0 if self.prefix is None or self.point in ("k", "v") else len(self.prefix)
+            whole = values(cell.site.whole)[:, [p - shift for p in cell.pos]]
             for axis, i in cell.site.selector:
                 whole = whole.select(2 if axis in ("head", "kv") else -1, i)
             edit = Edit(cell.site, "set", whole, Where(pos=list(cell.pos)))
-            logits = run(self.model, base, (), [edit], logits="last").logits
+            logits = run(self.model, base, (), [edit], logits="last", prefix=self.prefix).logits
             assert logits is not None
             out[cell.index] = self._measure(_flat(logits), index)[0]
         return out, base_value, None if donor_logits is None else self._measure(_flat(donor_logits), index)[0]

@@ -101,23 +101,25 @@ class _Replace:
     first_row: int
     start: int
     donor: Tensor
+    donor_start: int
 
     def __call__(self, x: Tensor, call: Call) -> Tensor:
         x = x.clone()
-        shift = 0 if self.cells[0].site.point in _KEYS else self.start
+        over_keys = self.cells[0].site.point in _KEYS
+        shift, donor_shift = (0, 0) if over_keys else (self.start, self.donor_start)
         rows = [self.first_row + i for i, c in enumerate(self.cells) for _ in c.pos]
         pos = torch.tensor([p for c in self.cells for p in c.pos], device=x.device)
         target = (torch.tensor(rows, device=x.device), pos - shift)
         axis = dict(self.cells[0].site.selector)
         if not axis:
-            x[target] = self.donor[0][pos].to(x)
+            x[target] = self.donor[0][pos - donor_shift].to(x)
             return x
         values = [v for c in self.cells for v in [dict(c.site.selector)] for _ in c.pos]
         chosen = torch.tensor([next(iter(v.values())) for v in values], device=x.device)
         if "head" in axis or "kv" in axis:
-            x[(*target, chosen)] = self.donor[0][pos, chosen].to(x)
+            x[(*target, chosen)] = self.donor[0][pos - donor_shift, chosen].to(x)
         else:
-            x[(target[0], target[1], chosen)] = self.donor[0][pos, chosen].to(x)
+            x[(target[0], target[1], chosen)] = self.donor[0][pos - donor_shift, chosen].to(x)
         return x
 
 
@@ -138,7 +140,7 @@ def sweep_rows(
         donor: the values to write.
         recorded: the base run, to resume from.
         start: positions before it are not run again; needs `prefix`.
-        prefix: the base input's keys and values.
+        prefix: the base input's keys and values, at least up to `start`.
 
     Returns:
         logits at the last position `[variant, vocab]` (for a classifier its scores).
@@ -154,7 +156,7 @@ def sweep_rows(
         for same in sites:
             whole = same[0].site.whole
             tap = model.tap(same[0].site)
-            replace: Any = _Replace(same, row, start, donor(whole))
+            replace: Any = _Replace(same, row, start, donor(whole), recorded.start)
             row += len(same)
             if tap.through:
                 writer, stream = tap.through
