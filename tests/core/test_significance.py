@@ -60,10 +60,11 @@ def test_the_smallest_p_is_one_over_shuffles_plus_one():
     assert permutation_test([1.0, 1.0, 1.0], [1.0, 1.0], resamples=99).p == 1.0
 
 
-def test_offset_does_not_split_ties():
-    near = permutation_test(A, B, resamples=2000)
-    far = permutation_test(A + 2.0**30, B + 2.0**30, resamples=2000)
-    assert far.p == near.p
+@pytest.mark.parametrize(("low", "high"), [(0.1, 0.2), (1e6 + 0.1, 1e6 + 0.2), (-3e9, -3e9 + 0.7)])
+def test_rounding_does_not_split_ties(low, high):
+    a, b = np.array([1] * 7 + [0] * 4), np.array([1] * 3 + [0] * 8)
+    counted = permutation_test(a, b, resamples=3000)
+    assert permutation_test(low + (high - low) * a, low + (high - low) * b, resamples=3000).p == counted.p
 
 
 def test_p_values_are_uniform_under_the_null():
