@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from mechanome.core.errors import BadInput, nearest
 from mechanome.engine.bases import Basis, Directions
-from mechanome.engine.frame import Positions
+from mechanome.engine.frame import Frame, Positions
 from mechanome.engine.site import Site, parse
 
 if TYPE_CHECKING:
@@ -71,6 +71,14 @@ class FromRows:
     pos: Positions = None
 
 
+class Donor(Protocol):
+    """Where values of another run come from: a `Run`, or one site of a run read from a file."""
+
+    def source(self, site: Site) -> tuple[Tensor, Frame]:
+        """The whole tensor `[row, pos, feature...]` of a site, and where its real tokens are."""
+        ...
+
+
 @dataclass(frozen=True)
 class FromRun:
     """A value taken from another run, which must have captured the same site at all positions.
@@ -81,7 +89,7 @@ class FromRun:
         pos: donor positions; None means the same positions.
     """
 
-    run: Run
+    run: Donor
     rows: Sequence[int] | None = None
     pos: Positions = None
 

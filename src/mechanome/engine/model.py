@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from mechanome.core.errors import BadInput, NotServed, UnknownSite
-from mechanome.engine import attention, gradients, resume, run, taps
+from mechanome.engine import attention, gradients, memory, preflight, resume, run, taps
 from mechanome.engine.architecture import Architecture, discover
 from mechanome.engine.edits import Edit
 from mechanome.engine.families import Layout
@@ -270,6 +270,7 @@ class Model:
         to: Any = None,
         spans: Spans = (),
         prefix: Prefix | None = None,
+        budget: memory.Budget = None,
     ) -> Run:
         """Run the model once, with edits, and keep what was asked for.
 
@@ -283,21 +284,18 @@ class Model:
             to: device or dtype that captures are moved to at once.
             spans: labels for positions, one mapping per prompt.
             prefix: tokens that were encoded before (`model.prefix`) and that every prompt starts with.
+            budget: memory, such as "2GB"; rows are run in pieces where they do not fit at once, which `run.notes` says.
 
         Returns:
             a `Run`: `run.logits`, `run["z.5"]`, `run.axes("z.5")`.
         """
-        return run.run(
-            self,
-            self.encode(inputs, spans=spans),
-            self.expand(capture),
-            flatten(edits),
-            pos,
-            logits=logits,
-            keep_graph=keep_graph,
-            to=to,
-            prefix=prefix,
-        )
+        batch, sites, changes = self.encode(inputs, spans=spans), self.expand(capture), flatten(edits)
+        size = preflight.rows_at_once(self, batch, sites, changes, pos, logits, budget)
+        options = {"logits": logits, "keep_graph": keep_graph, "to": to, "prefix": prefix}
+        if size >= batch.rows:
+            return run.run(self, batch, sites, changes, pos, **options)
+        pieces = [range(i, min(i + size, batch.rows)) for i in range(0, batch.rows, size)]
+        return run.joined(batch, [run.run(self, batch.take(rows), sites, changes, pos, **options) for rows in pieces])
 
     def prefix(self, inputs: Inputs) -> Prefix:
         """Encode the tokens that many prompts share once.

@@ -16,7 +16,7 @@ from mechanome.core.errors import BadInput, NotServed, UnknownSite, nearest
 from mechanome.engine.edits import Edit
 from mechanome.engine.frame import Frame, Positions
 from mechanome.engine.inputs import Batch
-from mechanome.engine.operations import ApplyEdit, Capture, OpenGradient, Remember, Through, take_positions
+from mechanome.engine.operations import ApplyEdit, Capture, OpenGradient, Remember, Through, axis_of, take_positions
 from mechanome.engine.plan import Bound, Call, Operation, Plan, activate
 from mechanome.engine.points import POINTS
 from mechanome.engine.site import Site, parse
@@ -116,8 +116,8 @@ class Run:
                 f"site '{site}'", "this run did not capture it", nearest(str(site), [str(s) for s in self.captured])
             )
         value = self.captured[site.whole]
-        for axis, index in site.selector:
-            value = value.select((1 if self._single else 2) if axis in ("head", "kv") else -1, index)
+        for name, index in site.selector:
+            value = value.select(axis_of(site, value, name, index, 1 if self._single else 2), index)
         return value
 
     def _head_out(self, site: Site) -> Tensor:
@@ -250,6 +250,15 @@ def run(
     if logits == "last" and found is not None and found.dim() == 3:
         found = found[:, -1] if extra.get("logits_to_keep") == 1 else take_positions(found, batch.frame, "last")
     return Run(model, batch, found, values, pos, notes)
+
+
+def joined(batch: Batch, pieces: Sequence[Run]) -> Run:
+    """One run from runs of consecutive rows of a batch."""
+    first = pieces[0]
+    logits = None if first.logits is None else torch.cat([p.logits for p in pieces if p.logits is not None])
+    captured = {site: torch.cat([p.captured[site] for p in pieces]) for site in first.captured}
+    note = f"{batch.rows} rows were run in {len(pieces)} pieces to fit the memory budget"
+    return Run(first.model, batch, logits, captured, first.pos, (*first.notes, note))
 
 
 def _to_capture(sites: Iterable[Site]) -> Iterator[Site]:
