@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from mechanome.core.errors import BadInput, NotServed, ShapeMismatch
+from mechanome.core.errors import BadInput, NotServed, ShapeMismatch, UnknownSite
 from mechanome.engine.edits import Edit, FromRows, FromRun, Resample, Where
 from mechanome.engine.frame import Frame, Positions
 from mechanome.engine.plan import Call
@@ -57,6 +57,24 @@ def selected(frame: Frame, where: Where, row: int) -> list[int]:
     return positions
 
 
+def axis_of(site: Site, x: Tensor, name: str, index: int, heads: int = 2) -> int:
+    """The axis of `x` that a coordinate of a site selects from.
+
+    Args:
+        site: for the message. x: the tensor of the whole site. name: `head`, `kv`, `neuron` or `expert`.
+        index: what is selected. heads: the axis of heads.
+
+    Raises:
+        UnknownSite: an index outside this axis (only the tensor tells how many neurons there are).
+    """
+    axis = heads if name in ("head", "kv") else x.dim() - 1
+    if index >= x.shape[axis]:
+        raise UnknownSite(
+            f"site '{site}'", f"{name} {index} does not exist", f"it has {name}s 0 to {x.shape[axis] - 1}"
+        )
+    return axis
+
+
 @dataclass
 class Capture:
     """Keep a copy of a site's tensor.
@@ -83,8 +101,8 @@ class Capture:
     def __call__(self, x: Tensor, call: Call) -> None:
         self.calls += 1
         part = x
-        for axis, index in self.site.selector:
-            part = part.select(2 if axis in ("head", "kv") else -1, index)
+        for name, index in self.site.selector:
+            part = part.select(axis_of(self.site, part, name, index), index)
         if self.pos is not None:
             part = take_positions(part, frame_of(self.site, x, call), self.pos)
         if not self.keep_graph:
@@ -139,6 +157,8 @@ class ApplyEdit:
             if step not in where.steps:
                 return None
             where = Where(where.pos, where.rows, where.phase, None, where.keys)
+        for name, index in edit.site.selector:
+            axis_of(edit.site, x, name, index)
         frame = frame_of(edit.site, x, call)
         if where.everywhere:
             part = self._part(x, whole=True)
