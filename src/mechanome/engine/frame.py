@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -127,14 +128,14 @@ class Frame:
             return list(range(length))[wanted]
         if isinstance(wanted, str):
             return self._named(wanted, row)
-        items = list(wanted)
+        items: list[Any] = list(wanted)
         if items and not isinstance(items[0], int):
             if len(items) != self.rows:
                 raise BadInput(
                     f"positions for {len(items)} rows", f"the batch has {self.rows} rows", "give one list per row"
                 )
-            items = list(items[row])  # type: ignore[arg-type]
-        return [self._inside(int(p), row) for p in items]  # type: ignore[arg-type]
+            items = list(items[row])
+        return [self._inside(int(p), row) for p in items]
 
     def _named(self, name: str, row: int) -> list[int]:
         length = self.lengths[row]

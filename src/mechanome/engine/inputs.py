@@ -40,7 +40,7 @@ class Batch:
 
     arguments: Mapping[str, Any]
     frame: Frame
-    frames: Mapping[str, Frame] = field(default_factory=dict)
+    frames: Mapping[str | None, Frame] = field(default_factory=dict)
     tokens: tuple[tuple[str, ...], ...] = ()
     bos: Bos = "auto"
 

@@ -1,4 +1,4 @@
-"""What taps do: capture a tensor, apply an edit, open a gradient. Each is an `Operation` of a `Plan`.
+"""What taps do: capture a tensor, open a gradient, write through to a stream. Each is an `Operation` of a `Plan`.
 
 An operation receives the tensor in the point's own axes, `batch pos feature...` (queries are positions for
 scores and patterns), and returns a new tensor, or None to leave it alone.
@@ -6,14 +6,13 @@ scores and patterns), and returns a new tensor, or None to leave it alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from mechanome.core.errors import BadInput, NotServed, ShapeMismatch, UnknownSite
-from mechanome.engine.edits import Edit, FromRows, FromRun, Resample, Where
+from mechanome.core.errors import ShapeMismatch, UnknownSite
 from mechanome.engine.frame import Frame, Positions
 from mechanome.engine.plan import Call
 from mechanome.engine.site import Site
@@ -43,18 +42,6 @@ def key_frame(site: Site, x: Tensor, call: Call) -> Frame:
         return Frame.full(x.shape[0], x.shape[-1])
     frame = frame.resolved(x.shape[0], x.shape[-1])
     return frame.at(frame.offset + frame.width - x.shape[-1], x.shape[-1])
-
-
-def selected(frame: Frame, where: Where, row: int) -> list[int]:
-    """The real-token positions of one row that a `Where` names and this pass knows of."""
-    length = frame.lengths[row]
-    positions = frame.positions(where.pos, row)
-    if where.phase is not None:
-        positions = [p for p in positions if (p < length) == (where.phase == "prefill")]
-    if where.steps is not None:
-        steps = set(where.steps)
-        positions = [p for p in positions if p - (length - 1) in steps]
-    return positions
 
 
 def axis_of(site: Site, x: Tensor, name: str, index: int, heads: int = 2) -> int:
@@ -140,240 +127,6 @@ def take_positions(x: Tensor, frame: Frame, pos: Positions) -> Tensor:
         for row, kept in enumerate(flat):
             taken[row, len(kept) :] = float("nan")
     return taken[:, 0] if single else taken
-
-
-@dataclass
-class ApplyEdit:
-    """Carry out one `Edit`."""
-
-    edit: Edit
-    calls: int = 0
-
-    def __call__(self, x: Tensor, call: Call) -> Tensor | None:
-        edit, step = self.edit, self.calls
-        self.calls += 1
-        where = edit.where
-        if edit.site.is_path and where.steps is not None:
-            if step not in where.steps:
-                return None
-            where = Where(where.pos, where.rows, where.phase, None, where.keys)
-        for name, index in edit.site.selector:
-            axis_of(edit.site, x, name, index)
-        frame = frame_of(edit.site, x, call)
-        if where.everywhere:
-            part = self._part(x, whole=True)
-            return self._put(x, None, self._new(part, x, call, None))
-        rows, columns, slots = _cells(frame, where)
-        if not rows:
-            return None
-        index = tuple(torch.tensor(v, device=x.device, dtype=torch.long) for v in (rows, columns))
-        part = self._part(x[index], whole=False)
-        new = self._new(part, x, call, (rows, columns, slots, frame))
-        if where.keys is not None:
-            keys = _key_mask(key_frame(edit.site, x, call), where.keys, x.shape[-1]).to(x.device)[index[0]]
-            new = torch.where(keys if new.dim() == 2 else keys[:, None], new, part)
-        return self._put(x, index, new)
-
-    def _part(self, x: Tensor, whole: bool) -> Tensor:
-        for axis, i in self.edit.site.selector:
-            x = x.select(2 if whole else 1, i) if axis in ("head", "kv") else x[..., i : i + 1]
-        return x
-
-    def _put(self, x: Tensor, index: tuple[Tensor, ...] | None, new: Tensor) -> Tensor:
-        new = new.to(x.dtype)
-        selector = dict(self.edit.site.selector)
-        head = selector.get("head", selector.get("kv"))
-        last = selector.get("neuron", selector.get("expert"))
-        if index is None and head is None and last is None:
-            return new
-        x = x.clone()
-        tail: tuple[object, ...] = () if head is None else (head,)
-        if last is not None:
-            tail = (..., slice(last, last + 1))
-        target = (slice(None), slice(None)) if index is None else index
-        if index is not None and last is not None:
-            # Advanced indices followed by a slice keep their place: [N, 1].
-            x[(*index, slice(last, last + 1))] = new
-        else:
-            x[(*target, *tail)] = new
-        return x
-
-    def _new(self, part: Tensor, x: Tensor, call: Call, cells: _CellList) -> Tensor:
-        edit = self.edit
-        if edit.op == "custom":
-            assert edit.function is not None
-            new = edit.function(part)
-            if new.shape != part.shape:
-                raise ShapeMismatch(
-                    f"custom edit of {edit.site}",
-                    f"it returned {list(new.shape)} for {list(part.shape)}",
-                    "return the same shape",
-                )
-            return new
-        basis = edit.basis
-        old = part if basis is None else basis.encode(part)
-        value = self._value(part, old, x, call, cells)
-        if basis is not None and isinstance(edit.value, (FromRun, FromRows, Resample)):
-            value = basis.encode(value)  # type: ignore[arg-type]
-        new = _OPERATIONS[edit.op](old, value)
-        if basis is None:
-            return new.expand_as(part)
-        return part + basis.decode(new) - basis.decode(old)
-
-    def _value(self, part: Tensor, old: Tensor, x: Tensor, call: Call, cells: _CellList) -> object:
-        value = self.edit.value
-        if isinstance(value, (int, float, tuple)):
-            return value
-        if isinstance(value, Tensor):
-            return self._aligned(value.to(device=part.device, dtype=part.dtype), old, cells)
-        donor, donor_frame, donor_rows = self._donor(x, call)
-        pos = value.pos if isinstance(value, (FromRows, FromRun)) else None
-        if cells is None:
-            source = donor[torch.tensor(donor_rows, device=x.device)]
-            if source.shape != x.shape:
-                raise ShapeMismatch(
-                    f"donor for {self.edit.site}",
-                    f"it is {list(source.shape)}, the target {list(x.shape)}",
-                    "name positions",
-                )
-            return self._part(source, whole=True)
-        rows, _, slots, frame = cells
-        wanted = {r: donor_frame.positions(pos, donor_rows[r]) for r in set(rows)} if pos is not None else {}
-        columns = []
-        for row, column, slot in zip(rows, cells[1], slots):
-            at = wanted[row][slot] if row in wanted and slot < len(wanted[row]) else None
-            if pos is not None and at is None:
-                raise ShapeMismatch(
-                    f"donor positions for {self.edit.site}",
-                    f"row {row} edits more than it is given",
-                    "name equally many",
-                )
-            real = at if at is not None else column + frame.offset - frame.starts[row]
-            found = donor_frame.column(real, donor_rows[row])
-            if found is None or found >= donor.shape[1]:
-                raise ShapeMismatch(
-                    f"donor for {self.edit.site}",
-                    f"it has no position {real} in row {donor_rows[row]}",
-                    "check lengths",
-                )
-            columns.append(found)
-        index = (
-            torch.tensor([donor_rows[r] for r in rows], device=donor.device),
-            torch.tensor(columns, device=donor.device),
-        )
-        return self._part(donor[index], whole=False).to(device=part.device, dtype=part.dtype)
-
-    def _donor(self, x: Tensor, call: Call) -> tuple[Tensor, Frame, Sequence[int]]:
-        """The donor's whole tensor, its frame, and the donor row of each row of this batch."""
-        value, n = self.edit.value, x.shape[0]
-        if isinstance(value, FromRun):
-            donor, frame = value.run.source(self.edit.site)
-            donor = donor.to(device=x.device, dtype=x.dtype)
-            count = donor.shape[0]
-            rows = value.rows if value.rows is not None else [0] if count == 1 else range(count)
-        elif isinstance(value, FromRows):
-            donor, frame, count, rows = x, frame_of(self.edit.site, x, call), n, value.rows
-        else:
-            assert isinstance(value, Resample)
-            donor, frame, count = x, frame_of(self.edit.site, x, call), n
-            rows = _derangement(n, value.seed)
-        rows = list(rows)
-        rows = rows * n if len(rows) == 1 else rows
-        if len(rows) != n or any(not 0 <= r < count for r in rows):
-            raise ShapeMismatch(
-                f"donor rows for {self.edit.site}",
-                f"{len(rows)} donors for {n} rows of a batch",
-                "give one per row, or one",
-            )
-        return donor, frame, rows
-
-    def _aligned(self, value: Tensor, old: Tensor, cells: _CellList) -> Tensor:
-        """A tensor value broadcast to the coordinates it changes."""
-        lead = 2 if cells is None else 1
-        features = old.dim() - lead
-        extra = value.dim() - features
-        tail = value.shape[max(extra, 0) :]
-        fits = all(a in (1, b) for a, b in zip(reversed(tail), reversed(old.shape[lead:])))
-        if not fits or extra > 2:
-            raise ShapeMismatch(
-                f"value of shape {list(value.shape)} for {self.edit.site}",
-                f"its features are {list(old.shape[lead:])}",
-                "give [feature], [row, feature] or [row, pos, feature]",
-            )
-        if extra <= 0:
-            return value
-        if cells is None:
-            return value.unsqueeze(1) if extra == 1 else value
-        rows, _, slots, _ = cells
-        if value.shape[0] <= max(rows) or (extra == 2 and value.shape[1] <= max(slots)):
-            raise ShapeMismatch(
-                f"value of shape {list(value.shape)} for {self.edit.site}",
-                "it has too few rows or positions",
-                "give one each",
-            )
-        index = torch.tensor(rows, device=value.device)
-        return value[index] if extra == 1 else value[index, torch.tensor(slots, device=value.device)]
-
-
-_CellList = tuple[list[int], list[int], list[int], Frame] | None
-
-
-def _cells(frame: Frame, where: Where) -> tuple[list[int], list[int], list[int]]:
-    """Row, column and ordinal (within the row's request) of every selected cell this pass sees."""
-    rows: list[int] = []
-    columns: list[int] = []
-    slots: list[int] = []
-    wanted = range(frame.rows) if where.rows is None else where.rows
-    for row in wanted:
-        if not 0 <= row < frame.rows:
-            raise BadInput(f"row {row}", f"the batch has {frame.rows} rows", f"use 0 to {frame.rows - 1}")
-        for slot, position in enumerate(selected(frame, where, row)):
-            column = frame.column(position, row)
-            if column is not None:
-                rows.append(row)
-                columns.append(column)
-                slots.append(slot)
-    return rows, columns, slots
-
-
-def _key_mask(frame: Frame, keys: Positions, width: int) -> Tensor:
-    mask = torch.zeros(frame.rows, width, dtype=torch.bool)
-    for row in range(frame.rows):
-        for position in frame.positions(keys, row):
-            column = frame.column(position, row)
-            if column is not None:
-                mask[row, column] = True
-    return mask
-
-
-def _derangement(n: int, seed: int) -> list[int]:
-    if n < 2:
-        raise NotServed(
-            "resampling", "the batch has one row, so there is no other to draw from", "give a batch of at least 2"
-        )
-    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed)).tolist()
-    donor = [0] * n
-    for i, row in enumerate(order):
-        donor[row] = order[(i + 1) % n]
-    return donor
-
-
-def _clamp(old: Tensor, value: object) -> Tensor:
-    lo, hi = value  # type: ignore[misc]
-    return old.clamp(lo, hi) if lo is not None or hi is not None else old
-
-
-def _set(old: Tensor, value: object) -> Tensor:
-    return torch.full_like(old, value) if isinstance(value, (int, float)) else value.expand_as(old)  # type: ignore[union-attr]
-
-
-_OPERATIONS: dict[str, Callable[[Tensor, object], Tensor]] = {
-    "set": _set,
-    "ablate": _set,
-    "add": lambda old, value: old + value,  # type: ignore[operator]
-    "scale": lambda old, value: old * value,  # type: ignore[operator]
-    "clamp": _clamp,
-}
 
 
 @dataclass

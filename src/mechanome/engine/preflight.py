@@ -85,7 +85,7 @@ def rows_at_once(
     if fitting < batch.rows and (why := _together(edits)):
         raise BudgetTooSmall(
             f"a budget of {memory.show(limit)}",
-            f"{why}, so all {batch.rows} rows must run at once, which needs about {memory.show(kept + each * batch.rows)}",
+            f"{why}, so all rows must run at once, which needs about {memory.show(kept + each * batch.rows)}",
             "raise budget=, or run fewer rows",
         )
     return fitting

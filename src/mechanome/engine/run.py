@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from mechanome.core.errors import BadInput, NotServed, UnknownSite, nearest
+from mechanome.engine.applying import ApplyEdit
 from mechanome.engine.edits import Edit
 from mechanome.engine.frame import Frame, Positions
 from mechanome.engine.inputs import Batch
-from mechanome.engine.operations import ApplyEdit, Capture, OpenGradient, Remember, Through, axis_of, take_positions
+from mechanome.engine.operations import Capture, OpenGradient, Remember, Through, axis_of, take_positions
 from mechanome.engine.plan import Bound, Call, Operation, Plan, activate
 from mechanome.engine.points import POINTS
 from mechanome.engine.site import Site, parse

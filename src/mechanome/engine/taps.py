@@ -140,8 +140,9 @@ def _fused_view(module: nn.Module, block: Block, kind: str) -> View:
 
 
 def _out_features(module: nn.Module) -> int:
-    bias_free = getattr(module, "out_features", None) or getattr(module, "nf", None)
-    return int(bias_free) if bias_free else int(module.weight.shape[0])  # type: ignore[union-attr]
+    declared = getattr(module, "out_features", None) or getattr(module, "nf", None)
+    weight: Any = module.weight
+    return int(declared) if declared else int(weight.shape[0])
 
 
 def _attention(role: str, slot: str) -> Callable[[Tower, Block, str], Tap]:

@@ -164,12 +164,12 @@ def sweep_rows(
                 place(plan, writer, Through(stream.part.path, replace))
             else:
                 place(plan, tap, replace)
-    extra = dict(model.keep_logits(1))
+    extra: dict[str, Any] = dict(model.keep_logits(1))
     arguments = dict(batch.arguments)
     if start:
         assert prefix is not None
         arguments["input_ids"] = arguments["input_ids"][:, start:]
-        extra |= {"cache": prefix.cut(start), "use_cache": True}  # type: ignore[dict-item]
+        extra |= {"cache": prefix.cut(start), "use_cache": True}
     with torch.no_grad():
         output = execute(model, Batch(arguments, batch.frame, batch.frames), plan, **extra)
     logits = hidden(output)
