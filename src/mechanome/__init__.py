@@ -1,10 +1,10 @@
 """Mechanome: open a neural network, find the mechanism behind a behaviour, prove it, change it.
 
-    import mechanome as mn
+import mechanome as mn
 
-    model = mn.load("smollm2-135m-instruct")
-    run = model.run("The capital of France is", capture=["resid_post.*", "z.*"])
-    model.run("The capital of France is", edits=[mn.Ablate("mlp_out.12")])
+model = mn.load("smollm2-135m-instruct")
+run = model.run("The capital of France is", capture=["resid_post.*", "z.*"])
+model.run("The capital of France is", edits=[mn.Ablate("mlp_out.12")])
 """
 
 from mechanome.engine import (

@@ -261,7 +261,7 @@ def _from_mapping(inputs: Mapping[str, Any], device: torch.device | str, tokeniz
             "give every tensor the same batch",
         )
     frame = _frame(arguments, name, rows)
-    frames = {}
+    frames: dict[str | None, Frame] = {}
     if name == "decoder_input_ids" and isinstance(arguments.get("input_ids"), Tensor):
         frames["encoder"] = _frame(arguments, "input_ids", rows)
     if spans:
