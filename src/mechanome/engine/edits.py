@@ -267,3 +267,24 @@ def AttentionKnockout(
 def Custom(site: str | Site, function: Callable[[Tensor], Tensor], **where: Any) -> Edit:
     """Any function of the selected activations `[..., feature]`. Not serializable."""
     return Edit(parse(site), "custom", None, Where(**where), function=function)
+
+
+def flatten(edits: Edit | Iterable[Edit | Iterable[Edit]] | None) -> list[Edit]:
+    """Edits given singly, in a list, or in nested lists (as `AttentionKnockout` returns) as one list.
+
+    Raises:
+        BadInput: something that is not an edit.
+    """
+    if edits is None:
+        return []
+    if isinstance(edits, Edit):
+        return [edits]
+    flat: list[Edit] = []
+    for item in edits:
+        if isinstance(item, Edit):
+            flat.append(item)
+        elif isinstance(item, Iterable) and not isinstance(item, (str, Tensor)):
+            flat += flatten(item)
+        else:
+            raise BadInput(f"edit {item!r}", "it is not an Edit", "use Patch, Ablate, Add ... from mechanome")
+    return flat

@@ -18,11 +18,11 @@ from torch import Tensor
 
 from mechanome.core.errors import BadInput, NotServed
 from mechanome.engine.decoding import WARPERS, Eos, configure, end_tokens, loop_of, sampler
-from mechanome.engine.edits import Edit
+from mechanome.engine.edits import Edit, flatten
 from mechanome.engine.following import Follow, OnToken, Reduce
 from mechanome.engine.frame import Positions
 from mechanome.engine.inputs import Batch, Inputs, Spans
-from mechanome.engine.model import Model, flatten
+from mechanome.engine.model import Model
 from mechanome.engine.plan import activate
 from mechanome.engine.prompts import Prompt, prepare
 from mechanome.engine.run import Run

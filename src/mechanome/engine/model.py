@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from mechanome.core.errors import BadInput
 from mechanome.engine import gradients, memory, preflight, resume, run
-from mechanome.engine.edits import Edit
+from mechanome.engine.edits import Edit, flatten
 from mechanome.engine.frame import Positions
 from mechanome.engine.gradients import Gradients
 from mechanome.engine.inputs import Inputs, Spans
@@ -18,6 +18,11 @@ from mechanome.engine.opened import Opened
 from mechanome.engine.resume import Prefix
 from mechanome.engine.run import Run
 from mechanome.engine.site import Site
+
+if TYPE_CHECKING:
+    from mechanome.engine.generation import Generation
+    from mechanome.engine.scoring import OptionScores
+    from mechanome.engine.weights import Weight
 
 
 class Model(Opened):
@@ -118,29 +123,43 @@ class Model(Opened):
             prefix=prefix,
         )
 
-    def weight(self, name: str, tower: str | None = None) -> Tensor:
-        """A weight, always as in `x @ W`: `W_Q.5.h3`, `W_out.7`, `W_U` ...; see `mechanome.engine.weights`."""
-        from mechanome.engine import weights
+    def generate(self, inputs: Inputs, **options: Any) -> Generation:
+        """Continue prompts with the model's own loop, under edits and with captures.
 
-        return weights.weight(self, name, tower).value
+        Takes the options of `mechanome.engine.generation.generate`: `max_new_tokens`, `edits`, `capture`, `temperature`,
+        `seed`, `num_beams`, `stop`, `reduce` ...
+        """
+        from mechanome.engine.generation import generate
 
+        return generate(self, inputs, **options)
 
-def flatten(edits: Edit | Iterable[Edit | Iterable[Edit]] | None) -> list[Edit]:
-    """Edits given singly, in a list, or in nested lists (as `AttentionKnockout` returns) as one list.
+    def logprob(self, prompts: Inputs, continuations: Any, **options: Any) -> Tensor:
+        """Log-probability `[row]` of each continuation after its prompt, of any number of tokens.
 
-    Raises:
-        BadInput: something that is not an edit.
-    """
-    if edits is None:
-        return []
-    if isinstance(edits, Edit):
-        return [edits]
-    flat: list[Edit] = []
-    for item in edits:
-        if isinstance(item, Edit):
-            flat.append(item)
-        elif isinstance(item, Iterable) and not isinstance(item, (str, Tensor)):
-            flat += flatten(item)
-        else:
-            raise BadInput(f"edit {item!r}", "it is not an Edit", "use Patch, Ablate, Add ... from mechanome")
-    return flat
+        Takes the options of `mechanome.engine.scoring.logprob`: `edits`, `per_token`, `spans`, `budget`.
+        """
+        from mechanome.engine.scoring import logprob
+
+        return logprob(self, prompts, continuations, **options)
+
+    def score_options(self, prompts: Inputs, options: Sequence[Any], **settings: Any) -> OptionScores:
+        """Score every option after every prompt; see `mechanome.engine.scoring.score_options`."""
+        from mechanome.engine.scoring import score_options
+
+        return score_options(self, prompts, options, **settings)
+
+    def weight(self, name: str, tower: str | None = None) -> Weight:
+        """A weight by name, always as in `x @ W`: `W_Q.5.h3`, `W_out.7`, `W_U` ... (see `mechanome.engine.weights`).
+
+        Returns:
+            a `Weight`: `.value`, and the `.parameter` and `.selection` it comes from.
+        """
+        from mechanome.engine.weights import weight
+
+        return weight(self, name, tower)
+
+    def edited_weights(self, edits: Mapping[str, Any], tower: str | None = None) -> AbstractContextManager[None]:
+        """Change named weights inside a `with` block; afterwards every bit is as before."""
+        from mechanome.engine.weights import edited_weights
+
+        return edited_weights(self, edits, tower)

@@ -47,14 +47,17 @@ def module_input(norm: str, post: str) -> Callable[[Model, str | None, int], Sit
 
 
 def gated(model: Model, tower: str | None, layer: int) -> bool:
+    """Whether the block's MLP has a gate."""
     return bool({"gate_proj", "gate_up", "experts"} & set(_block(model, tower, layer).roles))
 
 
 def pre(model: Model, tower: str | None, layer: int) -> Site:
+    """What stands before the activation function: the gate, or without one the up projection."""
     return Site("mlp_gate" if gated(model, tower, layer) else "mlp_up", layer, tower=tower)
 
 
 def mlp_in(model: Model, tower: str | None, layer: int) -> Site:
+    """The input of the norm before the MLP: changed there, only the MLP sees it."""
     block = _block(model, tower, layer)
     if "ln2" not in block.roles or block.style == "post":
         raise NotServed(
@@ -64,16 +67,19 @@ def mlp_in(model: Model, tower: str | None, layer: int) -> Site:
 
 
 def before_cap(model: Model, tower: str | None, layer: int) -> Site:
+    """Logits before a final soft-cap or scale: the unembedding's output, where the model has one of these."""
     part = model.architecture.unembed
     capped = getattr(model.config, "final_logit_softcapping", None) or getattr(model.config, "logit_scale", None)
     return Site(f"path:{part.path}") if part is not None and capped else Site("logits")
 
 
 def ungated_only(site: Site, model: Model | None) -> bool:
+    """Whether the site's block has an MLP without gate."""
     return site.layer is not None and not gated(_needed(site, model), site.tower, site.layer)
 
 
 def gated_only(site: Site, model: Model | None) -> bool:
+    """Whether the site's block has an MLP with a gate."""
     return not ungated_only(site, model)
 
 
@@ -89,6 +95,7 @@ _AFTER_EACH_BLOCK = ("mamba", "mamba2", "falcon_mamba")
 
 
 def hidden_state(model: Model, tower: str | None, index: int) -> Site:
+    """Entry `index` of the hidden states that Hugging Face returns."""
     place = model.architecture.tower(tower)
     last = index == len(place.blocks)
     if last and last_is_normalized(model, tower):
@@ -117,28 +124,30 @@ def last_is_normalized(model: Model, tower: str | None) -> bool:
         while forward is not None:
             ties = inspect.getclosurevars(forward).nonlocals.get("tie_last_hidden_states")
             if ties is not None:
-                return bool(ties)
+                return True
             forward = getattr(forward, "__wrapped__", None)
     return True  # models that collect their states by hand do so after the final norm
 
 
 def state_index(site: Site, model: Model | None) -> bool:
-    """Whether Hugging Face returns this state at all: the one before the final norm is often not among them."""
-    count = len(_needed(site, model).architecture.tower(site.tower).blocks) if model is not None else None
-    if model is not None and getattr(model.config, "model_type", "") in _AFTER_EACH_BLOCK:
-        return False
+    """Whether Hugging Face returns this state at all: the last one before the final norm is often not among them."""
     if site.point == "ln_final":
         return last_is_normalized(_needed(site, model), site.tower)
-    if site.point == "resid_post" and model is not None and count is not None and site.layer == count - 1:
-        return not last_is_normalized(model, site.tower)
-    return True
+    if model is None:
+        return True
+    if shifted(site, model):
+        return False
+    last = site.layer == len(model.architecture.tower(site.tower).blocks) - 1
+    return not (site.point == "resid_post" and last and last_is_normalized(model, site.tower))
 
 
 def shifted(site: Site, model: Model | None) -> bool:
+    """Whether the model returns its states after each block, from the first on."""
     return model is not None and getattr(model.config, "model_type", "") in _AFTER_EACH_BLOCK
 
 
 def last_state(model: Model, tower: str | None, index: int) -> Site:
+    """The last state: after the final norm, where the tower has one."""
     place = model.architecture.tower(tower)
     if place.ln_final is not None:
         return Site("ln_final", tower=tower)

@@ -13,7 +13,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from mechanome.engine.name_meanings import (
-    before_cap, gated_only, hidden_state, last_state, mlp_in, module_input, module_output, pre, shifted, state_index,
+    before_cap,
+    gated_only,
+    hidden_state,
+    last_state,
+    mlp_in,
+    module_input,
+    module_output,
+    pre,
+    shifted,
+    state_index,
     ungated_only,
 )  # fmt: skip
 from mechanome.engine.site import Site

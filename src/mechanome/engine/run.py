@@ -124,10 +124,8 @@ class Run:
     def _head_out(self, site: Site) -> Tensor:
         z = self._find(replace(site, point="z"))
         if site.head is not None:
-            return z @ self.model.weight(f"W_O.{site.layer}.h{site.head}", tower=site.tower).to(z)
-        heads = z.shape[-2]
-        weights = [self.model.weight(f"W_O.{site.layer}.h{h}", tower=site.tower).to(z) for h in range(heads)]
-        return torch.einsum("...hd,hdm->...hm", z, torch.stack(weights))
+            return z @ self.model.weight(f"W_O.{site.layer}.h{site.head}", site.tower).value.to(z)
+        return torch.einsum("...hd,hdm->...hm", z, self.model.weight(f"W_O.{site.layer}", site.tower).value.to(z))
 
     def __repr__(self) -> str:
         lines = [f"Run of {self.batch.rows} row(s)"]

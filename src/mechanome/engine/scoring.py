@@ -19,10 +19,10 @@ from torch import Tensor
 from mechanome.core.errors import BadInput, NotServed
 from mechanome.core.tables import Table
 from mechanome.engine.boundaries import answers_of, listed, prompt_texts
-from mechanome.engine.edits import Edit
+from mechanome.engine.edits import Edit, flatten
 from mechanome.engine.inputs import Batch, Inputs, Spans
 from mechanome.engine.memory import Budget
-from mechanome.engine.model import Model, flatten
+from mechanome.engine.model import Model
 from mechanome.engine.teacher import token_logprobs
 from mechanome.engine.worlds import by_position
 
