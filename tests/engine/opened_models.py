@@ -120,14 +120,11 @@ def apart(a: Tensor, b: Tensor) -> float:
 
 
 def outputs(model: mn.Model, batch: Batch, edits: Any = ()) -> Tensor:
-    """What the model says: logits, or for clip the last streams of both towers."""
-    run = model.run(batch, edits=edits, capture=[s for s in model.sites if _last_stream(model, s)])
-    if run.logits is not None:
-        return run.logits
-    return torch.cat([run[s].flatten(1) for s in run.sites], dim=1)
-
-
-def _last_stream(model: mn.Model, site: mn.Site) -> bool:
-    if model.serves("logits") or site.point != "resid_post":
-        return False
-    return site.layer == len(model.architecture.tower(site.tower).blocks) - 1
+    """What the model says: logits, or for clip what its towers say, which the pooled embeddings mostly hide."""
+    if model.serves("logits"):
+        found = model.run(batch, edits=edits).logits
+        assert found is not None
+        return found
+    sites = ["text/ln_final", "vision/resid_post.2", "path:visual_projection"]
+    run = model.run(batch, edits=edits, capture=sites)
+    return torch.cat([run[s].flatten(1) for s in sites], dim=1)
