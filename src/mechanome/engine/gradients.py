@@ -111,7 +111,7 @@ def grad(
         extra = {"cache": prefix.cut(len(prefix)), "use_cache": True}
     if any(s.point == "head_out" for s in sites):
         raise NotServed("a gradient at head_out", "it is derived from z and W_O", "take it at z")
-    if getattr(model.core, "is_gradient_checkpointing", False) and model.module.training:
+    if getattr(model.core, "is_activation_checkpointing", False) and model.module.training:
         raise NotServed(
             "gradients under activation checkpointing",
             "blocks would run again outside the plan, without edits",

@@ -126,7 +126,7 @@ class Model(Opened):
     def generate(self, inputs: Inputs, **options: Any) -> Generation:
         """Continue prompts with the model's own loop, under edits and with captures.
 
-        Takes the options of `mechanome.engine.generation.generate`: `max_new_tokens`, `edits`, `capture`, `temperature`,
+        Options are those of `mechanome.engine.generation.generate`: `max_new_tokens`, `edits`, `capture`, `temperature`,
         `seed`, `num_beams`, `stop`, `reduce` ...
         """
         from mechanome.engine.generation import generate

@@ -14,13 +14,14 @@ input sums to the output up to biases.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from mechanome.core.errors import NotServed, UnknownName, nearest
-from mechanome.engine.plan import Bound, Call, Plan
+from mechanome.engine.plan import Bound, Call, Plan, activate
 from mechanome.engine.run import place
 from mechanome.engine.site import Site
 from mechanome.engine.taps import install
@@ -45,6 +46,10 @@ def _norms(model: Model) -> Iterator[nn.Module]:
             yield module
 
 
+def _epsilon(norm: nn.Module) -> float:
+    return next((float(v) for n in ("variance_epsilon", "eps") if (v := getattr(norm, n, None)) is not None), 0.0)
+
+
 def effective_gain(norm: nn.Module) -> Tensor:
     """The factor a norm multiplies normalized input by, whatever the class stores (`w`, `1 + w`).
 
@@ -54,37 +59,57 @@ def effective_gain(norm: nn.Module) -> Tensor:
     weight = norm.weight
     assert isinstance(weight, Tensor)
     if isinstance(norm, nn.LayerNorm):
-        return weight
-    eps = next((float(v) for n in ("variance_epsilon", "eps") if (v := getattr(norm, n, None)) is not None), 0.0)
-    with torch.no_grad():
+        return weight.detach()
+    with torch.no_grad(), activate(None):
         ones = torch.ones(weight.shape[-1], dtype=weight.dtype, device=weight.device)
-        return norm(ones) * (1 + eps) ** 0.5
+        return norm(ones) * (1 + _epsilon(norm)) ** 0.5
+
+
+@dataclass
+class _LinearNorm:
+    """A norm whose scale counts as constant: remembers its input, replaces the gradient of its output."""
+
+    norm: nn.Module
+    gain: Tensor
+    seen: list[Tensor] = field(default_factory=list)
+
+    def remember(self, x: Tensor, call: Call) -> None:
+        self.seen.append(x)
+
+    def linear(self, out: Tensor, call: Call) -> Tensor:
+        x = self.seen.pop()
+        centred = x - x.mean(-1, keepdim=True) if isinstance(self.norm, nn.LayerNorm) else x
+        scale = (centred.pow(2).mean(-1, keepdim=True) + _epsilon(self.norm)).rsqrt()
+        return value_of(out, centred * scale.detach() * self.gain)
+
+
+@dataclass
+class _LinearActivation:
+    """An activation function as a constant factor of its input: output over input."""
+
+    seen: list[Tensor] = field(default_factory=list)
+
+    def remember(self, x: Tensor, call: Call) -> None:
+        self.seen.append(x)
+
+    def linear(self, out: Tensor, call: Call) -> Tensor:
+        x = self.seen.pop()
+        safe = torch.where(x == 0, torch.ones_like(x), x)
+        ratio = torch.where(x.abs() > 1e-9, out / safe, torch.zeros_like(x))
+        return value_of(out, x * ratio.detach())
+
+
+def _around(plan: Plan, module: nn.Module, rule: _LinearNorm | _LinearActivation) -> None:
+    """Put a rule before everything else that happens at a module's output, after all at its input."""
+    install(module, "input")
+    install(module, "output")
+    plan.inputs.setdefault(module, []).append(Bound(Plain(), rule.remember))
+    plan.outputs.setdefault(module, []).insert(0, Bound(Plain(), rule.linear))
 
 
 def _detach_norm(model: Model, plan: Plan) -> None:
     for norm in _norms(model):
-        seen: list[Tensor] = []
-
-        def remember(x: Tensor, call: Call, seen: list[Tensor] = seen) -> None:
-            seen.append(x)
-
-        def linear(out: Tensor, call: Call, seen: list[Tensor] = seen, norm: nn.Module = norm) -> Tensor:
-            x = seen.pop()
-            if isinstance(norm, nn.LayerNorm):
-                centred = x - x.mean(-1, keepdim=True)
-                scale = (x.var(-1, unbiased=False, keepdim=True) + norm.eps).rsqrt()
-            else:
-                centred = x
-                eps = next(
-                    (float(v) for n in ("variance_epsilon", "eps") if (v := getattr(norm, n, None)) is not None), 0.0
-                )
-                scale = (x.pow(2).mean(-1, keepdim=True) + eps).rsqrt()
-            return value_of(out, centred * scale.detach() * effective_gain(norm).detach())
-
-        install(norm, "input")
-        install(norm, "output")
-        plan.inputs.setdefault(norm, []).append(Bound(Plain(), remember))
-        plan.outputs.setdefault(norm, []).insert(0, Bound(Plain(), linear))
+        _around(plan, norm, _LinearNorm(norm, effective_gain(norm)))
 
 
 def _detach_pattern(model: Model, plan: Plan) -> None:
@@ -101,32 +126,14 @@ def _half_gate(model: Model, plan: Plan) -> None:
 
 
 def _linear_act(model: Model, plan: Plan) -> None:
-    found = False
-    for block in (b for t in model.architecture.towers for b in t.blocks):
-        for _, module in block.part.module.named_modules():
-            if not _is_activation(module):
-                continue
-            found = True
-            seen: list[Tensor] = []
-
-            def remember(x: Tensor, call: Call, seen: list[Tensor] = seen) -> None:
-                seen.append(x)
-
-            def linear(out: Tensor, call: Call, seen: list[Tensor] = seen) -> Tensor:
-                x = seen.pop()
-                ratio = torch.where(
-                    x.abs() > 1e-9, out / torch.where(x == 0, torch.ones_like(x), x), torch.zeros_like(x)
-                )
-                return value_of(out, x * ratio.detach())
-
-            install(module, "input")
-            install(module, "output")
-            plan.inputs.setdefault(module, []).append(Bound(Plain(), remember))
-            plan.outputs.setdefault(module, []).insert(0, Bound(Plain(), linear))
+    blocks = (block.part.module for tower in model.architecture.towers for block in tower.blocks)
+    found = [module for block in blocks for module in block.modules() if _is_activation(module)]
     if not found:
         raise NotServed(
             "rule 'linear_act'", f"{model.name} calls its activation as a function, not a module", "leave the rule out"
         )
+    for module in dict.fromkeys(found):
+        _around(plan, module, _LinearActivation())
 
 
 def _is_activation(module: nn.Module) -> bool:
