@@ -124,7 +124,7 @@ def last_is_normalized(model: Model, tower: str | None) -> bool:
         while forward is not None:
             ties = inspect.getclosurevars(forward).nonlocals.get("tie_last_hidden_states")
             if ties is not None:
-                return True
+                return bool(ties)
             forward = getattr(forward, "__wrapped__", None)
     return True  # models that collect their states by hand do so after the final norm
 
