@@ -14,7 +14,7 @@ from transformers import GenerationMixin
 
 from families import FAMILIES, build
 from mechanome.core.errors import BadInput, NotServed, ShapeMismatch, UnknownName
-from mechanome.engine.edits import Ablate, Add, AttentionKnockout, Custom, Edit, Patch, Scale
+from mechanome.engine.edits import Ablate, Add, AttentionKnockout, Custom, Edit, Patch, Scale, Where
 from mechanome.engine.generation import Generation, generate
 from mechanome.engine.model import Model
 from mechanome.engine.plan import active
@@ -42,10 +42,10 @@ def widths(model: Model, site: str) -> int:
     return model.run([[5, 6, 7]], capture=[site])[site].shape[-1]
 
 
-Where = Callable[[int, int], list[int]]
+At = Callable[[int, int], list[int]]
 """From prompt length and tokens generated so far to the positions that an edit must touch."""
 
-STREAM: dict[str, tuple[dict[str, Any], Where]] = {
+STREAM: dict[str, tuple[dict[str, Any], At]] = {
     "everywhere": ({}, lambda n, g: list(range(n + g))),
     "decode": ({"phase": "decode"}, lambda n, g: list(range(n, n + g))),
     "prefill": ({"phase": "prefill"}, lambda n, g: list(range(n))),
@@ -102,7 +102,7 @@ def test_stream_edits_mean_the_same_with_and_without_a_cache(family: str) -> Non
     v = vector(widths(model, "resid_post.1"))
     for i, (name, (where, at)) in enumerate(STREAM.items()):
 
-        def by_hand(n: int, g: int, at: Where = at) -> list[Edit]:
+        def by_hand(n: int, g: int, at: At = at) -> list[Edit]:
             return [Add("resid_post.1", v, pos=at(n, g))]
 
         assert agrees(model, family, [Add("resid_post.1", v, **where)], by_hand, i % 3), name
@@ -116,7 +116,7 @@ def test_key_value_and_pattern_edits_mean_the_same_with_and_without_a_cache(fami
         site = f"{point}.{layer}"
         for where, at in (STREAM["everywhere"], STREAM["second"], STREAM["decode"]):
 
-            def by_hand(n: int, g: int, at: Where = at, site: str = site) -> list[Edit]:
+            def by_hand(n: int, g: int, at: At = at, site: str = site) -> list[Edit]:
                 return [Scale(site, -1.5, pos=at(n, g))]
 
             changed = agrees(model, family, [Scale(site, -1.5, **where)], by_hand, i)
@@ -185,8 +185,11 @@ def test_a_donor_run_is_paired_by_position_not_by_column() -> None:
         generate(model, [PROMPTS[1]], max_new_tokens=NEW, edits=[Patch("resid_post.1", alone, pos="prompt")]),
         [1],
     )
+    everywhere = [Patch("resid_post.1", donor)]
+    first = generate(model, PROMPTS, max_new_tokens=1, edits=everywhere)
+    same(first, generate(model, [PROMPTS[1]], max_new_tokens=1, edits=[Patch("resid_post.1", alone)]), [1])
     with pytest.raises(ShapeMismatch):  # the donor has no generated positions
-        generate(model, PROMPTS, max_new_tokens=NEW, edits=[Patch("resid_post.1", donor)])
+        generate(model, PROMPTS, max_new_tokens=NEW, edits=everywhere)
 
 
 @pytest.mark.parametrize("cached", [True, False])
@@ -300,26 +303,44 @@ def test_beams_are_edited_as_their_prompt(family: str) -> None:
     )
 
 
+def frozen(edits: list[Edit]) -> list[Edit]:
+    """Edits of a generation behind a start token as edits of one plain run, where all but position 0 was generated."""
+    at = {"decode": list(range(1, NEW)), None: None}
+    out = []
+    for edit in edits:
+        pos = 0 if edit.where.pos == "last" or edit.where.steps == [0] else edit.where.pos or at[edit.where.phase]
+        out.append(edit.at(pos=pos, phase=None, steps=None))
+    return out
+
+
 @pytest.mark.parametrize("family", ["t5", "whisper"])
 def test_encoder_decoder_edits(family: str) -> None:
     model = opened(family)
     inputs = {k: v for k, v in FAMILIES[family].inputs(model.module, 9).items() if not k.startswith("decoder")}
     v = vector(32, 7)
     plain = generate(model, inputs, max_new_tokens=NEW, eos=None)
-    start = model.config.decoder_start_token_id
+    ids = torch.full((3, 1), model.config.decoder_start_token_id)
     cases = [
         [Add("encoder/resid_post.1", v, pos=2)],
         [Add("decoder/resid_post.1", v, phase="decode")],
         [Add("decoder/resid_post.1", v, steps=[0])],
         [Scale("decoder/v.1", -1.5)],
         [Ablate("decoder/cross_pattern.1")],
+        [Scale("decoder/cross_v.1", -1.5, pos=1)],
+        [Edit("decoder/cross_pattern.1", "ablate", 0.0, Where(pos="last", keys=1))],
     ]
     for edits in cases:
         fast = generate(model, inputs, max_new_tokens=NEW, edits=edits, eos=None)
         same(fast, generate(model, inputs, max_new_tokens=NEW, edits=edits, eos=None, cache=False))
         assert any(not torch.allclose(a, b, atol=1e-3) for a, b in zip(fast.logprobs, plain.logprobs)), edits
+        tokens = torch.tensor(fast.tokens)
+        hand = model.run(
+            {**inputs, "decoder_input_ids": torch.cat([ids, tokens[:, :-1]], 1)}, edits=frozen(edits)
+        ).logits
+        assert hand is not None
+        wanted = hand.log_softmax(-1).gather(2, tokens[:, :, None])[:, :, 0]
+        torch.testing.assert_close(torch.stack(fast.logprobs), wanted, atol=1e-4, rtol=0)
     # Step 0 is the start token: by hand.
-    ids = torch.full((3, 1), start)
     by_hand = model.run({**inputs, "decoder_input_ids": ids}, edits=[Add("decoder/resid_post.1", v, pos=0)]).logits
     first = generate(model, inputs, max_new_tokens=1, edits=[Add("decoder/resid_post.1", v, steps=[0])], eos=None)
     assert by_hand is not None and [t[0] for t in first.tokens] == by_hand[:, -1].argmax(-1).tolist()
@@ -452,6 +473,11 @@ def refusals() -> Iterator[tuple[str, dict[str, Any], type[Exception], str]]:
     yield "llama", {"edits": [Add("path:model.layers.1", 1.0, steps=[1])]}, NotServed, "phase="
     yield "mamba", {}, NotServed, "one length"
     yield "own_transformer", {}, NotServed, "run in a loop"
+
+
+def test_the_context_can_be_filled_to_its_last_position() -> None:
+    got = generate(opened("gpt2"), PROMPTS[:1], max_new_tokens=57, eos=None)
+    assert len(got.tokens[0]) == 57 and opened("gpt2").context == 64
 
 
 @pytest.mark.parametrize(("family", "arguments", "kind", "message"), list(refusals()))

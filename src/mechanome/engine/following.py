@@ -155,7 +155,7 @@ class Follow(StoppingCriteria):
         parts = parts[: int(lengths.max())]
         if self.ancestry is not None:
             index = self.ancestry.clamp(min=0).to(parts[0].device)
-            parts = [part[: index.shape[0]] for step, part in enumerate(parts)]
+            parts = [part[index[:, step]] for step, part in enumerate(parts)]
         width = parts[-1].shape[-1]
         grown = [torch.nn.functional.pad(p, (0, width - p.shape[-1]), value=float("nan")) for p in parts]
         x = torch.stack(grown, dim=1)
