@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from mechanome.core.errors import BadInput, UnknownModel
+from mechanome.core.errors import BadInput, NotServed, UnknownModel
 from mechanome.engine.families import Layout
 from mechanome.engine.inputs import Bos
 from mechanome.engine.model import Model
@@ -54,7 +54,7 @@ def load(
         return x
     source = None
     if isinstance(x, nn.Module):
-        module = x
+        module = _usable(x)
     elif isinstance(x, (str, Path)):
         module, found, source = open_folder(x)
         tokenizer = tokenizer if tokenizer is not None else found
@@ -75,6 +75,22 @@ def load(
     if check != "off":
         model.adopt(self_test(model, check, example))
     return model
+
+
+def _usable(module: nn.Module) -> nn.Module:
+    """The module to work with: a compiled one is opened as the eager module inside it, which has the same numbers.
+
+    Raises:
+        NotServed: a tensor-parallel model, whose heads and neurons are spread over processes.
+    """
+    inner = getattr(module, "_orig_mod", module)
+    if getattr(inner, "_tp_size", None):
+        raise NotServed(
+            f"tensor-parallel {type(inner).__name__}",
+            "each process holds only some heads and neurons",
+            "load it with device_map='auto', which spreads whole layers",
+        )
+    return inner
 
 
 def _dtype(dtype: str | torch.dtype) -> torch.dtype:

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import platformdirs
 import torch
 import transformers
-from torch import Tensor
+from torch import Tensor, nn
 
 from mechanome.core.errors import MechanomeError, NotServed
 from mechanome.core.formats import read_json, write_json
@@ -25,6 +25,7 @@ from mechanome.engine.edits import Edit
 from mechanome.engine.inputs import Batch, encode
 from mechanome.engine.operations import Capture
 from mechanome.engine.plan import Plan
+from mechanome.engine.registry.cache import Cache
 from mechanome.engine.run import build_plan, execute
 from mechanome.engine.site import Site
 from mechanome.engine.taps import hidden
@@ -84,11 +85,24 @@ def self_test(model: Model, check: str = "full", example: Any = None) -> Report:
             return Report(**{**read_json(cached), "passes": 0})
         except (MechanomeError, TypeError):
             cached.unlink(missing_ok=True)
-    report = _Test(model, batch).run(check)
+    with _evaluating(model.module):
+        report = _Test(model, batch).run(check)
     if cached is not None:
         cached.parent.mkdir(parents=True, exist_ok=True)
         write_json(cached, asdict(report))
     return report
+
+
+@contextmanager
+def _evaluating(module: nn.Module) -> Iterator[None]:
+    """Without dropout while testing; every submodule's own flag is restored."""
+    flags = [(m, m.training) for m in module.modules()]
+    try:
+        module.eval()
+        yield
+    finally:
+        for m, training in flags:
+            m.training = training
 
 
 def _cache_file(model: Model, check: str) -> Path | None:
@@ -102,7 +116,7 @@ def _cache_file(model: Model, check: str) -> Path | None:
         "modules": hashlib.sha256("\n".join(n for n, _ in model.module.named_modules()).encode()).hexdigest(),
     }
     key = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:24]
-    return Path(platformdirs.user_cache_dir("mechanome")) / "selftest" / f"{key}.json"
+    return Cache.current().root / "selftest" / f"{key}.json"
 
 
 def example_batch(model: Model) -> Batch | None:
