@@ -11,8 +11,6 @@ from torch import Tensor
 
 import mechanome as mn
 from families import FAMILIES, build
-from family_inputs import FRAME
-from mechanome.engine.frame import Frame
 from mechanome.engine.inputs import Batch
 
 N_TOKENS = 9
@@ -88,18 +86,9 @@ def sites_of(name: str) -> list[mn.Site]:
     return [s for s in opened(name).sites if s.point != "head_out"]
 
 
-def frames_of(model: mn.Model, batch: Batch) -> dict[str | None, Frame]:
-    """Where real tokens are; for sound, from the mask that counts samples."""
-    frames = model.frames(batch)
-    mask = batch.arguments.get("attention_mask")
-    if "input_values" in batch.arguments and mask is not None:
-        frames = {t: Frame.from_mask(mask[:, FRAME - 1 :: FRAME]) for t in frames}
-    return frames
-
-
 def real_parts(model: mn.Model, batch: Batch, site: mn.Site, value: Tensor) -> list[Tensor]:
     """Per row, what a captured tensor (positions on axis 1) holds for real tokens; for patterns for real keys too."""
-    frames = frames_of(model, batch)
+    frames = model.frames(batch)
     cross = site.point.startswith("cross_")
     queries = frames["encoder" if site.point in ("cross_k", "cross_v") else site.tower]
     queries = queries.resolved(value.shape[0], value.shape[1])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -189,7 +190,7 @@ class Opened:
 
     def encode(self, inputs: Inputs, *, bos: Bos | None = None, spans: Spans = (), pad: Any = "right") -> Batch:
         """Inputs of any kind as a `Batch` for this model; see `mechanome.engine.inputs.encode`."""
-        return encode(
+        batch = encode(
             inputs,
             self.tokenizer,
             bos=self.bos if bos is None else bos,
@@ -199,6 +200,24 @@ class Opened:
             max_length=self.context,
             vocab_size=getattr(self._text_config, "vocab_size", None),
         )
+        return self._with_frames_of_sound(batch)
+
+    def _with_frames_of_sound(self, batch: Batch) -> Batch:
+        """A waveform's mask counts samples; only the model knows how many positions they become.
+
+        Raises:
+            BadInput: a waveform padded on the left, which these models take for one padded on the right.
+        """
+        wave, mask = batch.arguments.get("input_values"), batch.arguments.get("attention_mask")
+        positions = getattr(self.core, "_get_feat_extract_output_lengths", None)
+        if not isinstance(wave, Tensor) or positions is None or batch.frame.width:
+            return batch
+        samples = mask.sum(-1) if isinstance(mask, Tensor) else torch.full((batch.rows,), wave.shape[-1])
+        if isinstance(mask, Tensor) and not bool(mask[:, 0].all()):
+            raise BadInput("the waveforms", "they are padded on the left", "pad them on the right")
+        lengths = tuple(int(positions(n)) for n in samples.cpu())
+        width = int(positions(torch.tensor(wave.shape[-1])))
+        return replace(batch, frame=replace(batch.frame, lengths=lengths, width=width))
 
     @property
     def _text_config(self) -> Any:
@@ -243,14 +262,19 @@ class Opened:
         named: dict[str | None, Frame] = {t.name: main.get(str(t.name), unknown) for t in self.architecture.towers}
         return {None: batch.frame, **named, **batch.frames}
 
+    @property
+    def _counts_columns(self) -> bool:
+        """Whether positions are columns unless told otherwise; some embeddings (roberta) count the ids instead."""
+        counts_ids = any(hasattr(m, "create_position_ids_from_input_ids") for m in self.module.modules())
+        return self.accepts("position_ids") and not counts_ids
+
     def arguments(self, batch: Batch) -> dict[str, Any]:
         """What the model's forward is called with: the batch, no cache, and true positions under left padding."""
         arguments = dict(batch.arguments)
         if self.accepts("use_cache"):
             arguments.setdefault("use_cache", False)
         mask = arguments.get("attention_mask")
-        causal = any(t.causal for t in self.architecture.towers)
-        if isinstance(mask, Tensor) and any(batch.frame.starts) and causal and self.accepts("position_ids"):
+        if isinstance(mask, Tensor) and any(batch.frame.starts) and self._counts_columns:
             arguments.setdefault("position_ids", (mask.long().cumsum(-1) - 1).clamp(min=0))
         return arguments
 

@@ -226,6 +226,7 @@ def run(
     """Run a batch once; see `Model.run`."""
     extra: dict[str, Any] = {}
     notes: tuple[str, ...] = ()
+    asked = batch
     if prefix is not None:
         prefix.refuse_earlier(batch, edits, pos)
         batch = prefix.rest(model, batch)
@@ -243,7 +244,7 @@ def run(
     if fresh := {c.site.whole for c in captures if c.changed()}:
         # The model went on to change these tensors in place: note it, and read them again as copies.
         model.volatile |= fresh
-        return run(model, batch, capture, edits, pos, logits=logits, keep_graph=keep_graph, to=to)
+        return run(model, asked, capture, edits, pos, logits=logits, keep_graph=keep_graph, to=to, prefix=prefix)
     values = {c.site: _single_value(c) for c in captures}
     found = hidden(output) if logits is not False else None
     if logits == "last" and found is not None and found.dim() == 3:
