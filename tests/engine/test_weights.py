@@ -33,8 +33,6 @@ PLACES = [n for n in FAMILIES if n not in ("lstm", "convnet")]
 HAND_SPLIT = ("falcon", "bloom")  # fused projections that only the model's own code can take apart
 LATENT = {f"{k}_{w}" for k in "Wb" for w in "QKV"}
 
-RETURN_MORE = ("bloom", "falcon")  # their modules add the stream, or the other part, to what they return
-
 # What a family's own parts refuse, beyond biases and norms that are not there. Everything else must be served.
 REFUSED = {
     "deepseek_v3": LATENT,
@@ -218,7 +216,7 @@ def test_heads_through_their_output_maps_sum_to_what_attention_adds(name: str) -
                     assert "zero" in refusal.fix
                 close(total, run[f"path:{block.roles[f'{prefix}o_proj'].path}"], f"{prefix}o_proj {layer}")
                 out = f"{prefix or 'attn_'}out"
-                if block.style != "sandwich" and name != "bloom":  # there attn_out is the norm after it
+                if block.style != "sandwich":  # there attn_out is the norm after it
                     close(total, run[site(t, out, layer)], f"{out} {layer}")
                 checked += 1
     assert checked
@@ -253,7 +251,7 @@ def test_mlp_matrices_make_its_neurons_and_its_output(name: str) -> None:
                 close(flat(got), flat(run[site(t, point, layer)]), f"{point} {layer}")
             out = affine(model, run[site(t, "mlp_act", layer)], f"W_out.{layer}", f"b_out.{layer}", t)
             close(flat(out), flat(recorded(name)[1][block.roles["down_proj"].path]), f"down {layer}")
-            if block.style != "sandwich" and name not in RETURN_MORE:
+            if block.style != "sandwich":
                 close(flat(out), flat(run[site(t, "mlp_out", layer)]), f"mlp_out {layer}")
             checked += 1
     assert checked or name in ("mixtral", "gpt_oss", "mamba")
