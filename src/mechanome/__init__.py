@@ -5,44 +5,60 @@ import mechanome as mn
 model = mn.load("smollm2-135m-instruct")
 run = model.run("The capital of France is", capture=["resid_post.*", "z.*"])
 model.run("The capital of France is", edits=[mn.Ablate("mlp_out.12")])
+mn.explain("The capital of France is")
+
+Names are imported when first used: `mechanome --help` need not wait for torch.
 """
 
-from mechanome.engine import (
-    POINTS,
-    Ablate,
-    Add,
-    AttentionKnockout,
-    Basis,
-    Batch,
-    Clamp,
-    Custom,
-    Directions,
-    Edit,
-    FreezeTo,
-    FromRows,
-    FromRun,
-    Layout,
-    Logit,
-    LogitDiff,
-    LogProb,
-    Model,
-    Neurons,
-    Patch,
-    Prefix,
-    ProjectOut,
-    Resample,
-    Run,
-    Scale,
-    SingularVectors,
-    Site,
-    Splice,
-    Subspace,
-    Sweep,
-    Where,
-    activation_patching,
-    load,
-)
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
 from mechanome.version import __version__
+
+if TYPE_CHECKING:
+    from mechanome.engine import (
+        POINTS,
+        Ablate,
+        Add,
+        AttentionKnockout,
+        Basis,
+        Batch,
+        Clamp,
+        Custom,
+        Directions,
+        Edit,
+        FreezeTo,
+        FromRows,
+        FromRun,
+        Layout,
+        Logit,
+        LogitDiff,
+        LogProb,
+        Model,
+        Neurons,
+        Patch,
+        Prefix,
+        ProjectOut,
+        Resample,
+        Run,
+        Scale,
+        SingularVectors,
+        Site,
+        Splice,
+        Subspace,
+        Sweep,
+        Where,
+        activation_patching,
+        from_foreign,
+        load,
+        load_edits,
+        parameter_mask,
+        save_edits,
+        translate,
+    )
+    from mechanome.explain import Explanation, explain
 
 __all__ = [
     "POINTS",
@@ -55,6 +71,7 @@ __all__ = [
     "Custom",
     "Directions",
     "Edit",
+    "Explanation",
     "FreezeTo",
     "FromRows",
     "FromRun",
@@ -78,5 +95,41 @@ __all__ = [
     "Where",
     "__version__",
     "activation_patching",
+    "explain",
+    "from_foreign",
     "load",
+    "load_edits",
+    "parameter_mask",
+    "save_edits",
+    "translate",
 ]
+
+_HOMES = {"Explanation": "mechanome.explain", "explain": "mechanome.explain.pipeline"}
+"""Where a public name lives; every other one lives in `mechanome.engine`."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOMES.get(name, "mechanome.engine")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+class _Package(ModuleType):
+    """Makes `mn.explain` the function, always: importing the sub-package of that name would bind the package to it."""
+
+    @property
+    def explain(self) -> Any:
+        return import_module(_HOMES["explain"]).explain
+
+    @explain.setter
+    def explain(self, package: ModuleType) -> None:
+        pass
+
+
+sys.modules[__name__].__class__ = _Package

@@ -239,8 +239,11 @@ def _heads(attention: nn.Module | None, config: Any, roles: Mapping[str, Part]) 
     sources = [attention, config]
     heads = next((int(v) for s in sources for n in HEAD_COUNT_NAMES if isinstance(v := getattr(s, n, None), int)), 0)
     groups = getattr(attention, "num_key_value_groups", None)
-    kv = heads // groups if isinstance(groups, int) and groups else getattr(config, "num_key_value_heads", None)
-    return heads, int(kv) if isinstance(kv, int) and "num_key_value_heads" and kv else heads
+    if isinstance(groups, int) and groups:
+        return heads, heads // groups
+    names = ("num_key_value_heads", "num_kv_heads")
+    kv = next((v for s in sources for n in names if isinstance(v := getattr(s, n, None), int) and v), heads)
+    return heads, kv
 
 
 def _fused(roles: Mapping[str, Part], config: Any) -> tuple[str, dict[str, str]]:
