@@ -226,6 +226,9 @@ def test_prompt_positions_encoder_sites_and_heads_can_be_captured() -> None:
     assert kept.axes("z.1") == ("row", "pos", "head", "d_head")
     torch.testing.assert_close(kept["z.1.h2"], run["z.1.h2"])
     torch.testing.assert_close(kept["logits"], run["logits"])
+    stepped = generate(model, PROMPTS, max_new_tokens=2, capture="head_out.1")
+    assert stepped.axes("head_out.1") == ("row", "step", "head", "d_model")
+    torch.testing.assert_close(stepped["head_out.1"][:, 0], model.run(PROMPTS, ["head_out.1"], pos=-1)["head_out.1"])
     torch.testing.assert_close(kept["pattern.1"][1][..., :5], run["pattern.1"][1][..., :5])
     t5 = opened("t5")
     source = {k: v for k, v in FAMILIES["t5"].inputs(t5.module, 9).items() if not k.startswith("decoder")}
@@ -403,7 +406,7 @@ def test_rows_end_by_eos_stop_string_or_length_and_tokens_stream() -> None:
     assert got.finish[1] == "eos" and got.tokens[1] == free.tokens[1][: ends[1] + 1]
     assert free.finish == ["length"] * 3 and all(len(t) == 6 for t in free.tokens)
     assert sorted(heard) == sorted((r, s, t) for r, row in enumerate(got.tokens) for s, t in enumerate(row))
-    assert "stop" in repr(got) and "eos" in repr(got)
+    assert "stop" in repr(got) and "eos" in got._repr_html_() and len(got.table()) == 3
     beams = generate(model, PROMPTS, max_new_tokens=6, num_beams=2, stop=text, eos=[last])
     assert all(f in ("stop", "eos", "length") for f in beams.finish)
 
@@ -453,6 +456,14 @@ def test_an_exception_leaves_the_model_clean() -> None:
     assert active() is None
     after = generate(model, PROMPTS, max_new_tokens=NEW)
     assert after.tokens == before.tokens and all(torch.equal(a, b) for a, b in zip(after.logprobs, before.logprobs))
+
+
+def test_embeddings_can_stand_for_a_prompt() -> None:
+    model = opened("llama")
+    embeds = model.module.get_input_embeddings()(torch.tensor(PROMPTS[:1])).detach()
+    edits = [Add("resid_post.1", vector(32), steps=[0, 2])]
+    by_vectors = generate(model, {"inputs_embeds": embeds}, max_new_tokens=NEW, edits=edits, eos=None)
+    same(by_vectors, generate(model, PROMPTS[:1], max_new_tokens=NEW, edits=edits, eos=None))
 
 
 def refusals() -> Iterator[tuple[str, dict[str, Any], type[Exception], str]]:

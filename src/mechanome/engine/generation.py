@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from mechanome.core.errors import BadInput, NotServed
+from mechanome.core.tables import Table
 from mechanome.engine.decoding import WARPERS, Eos, configure, end_tokens, loop_of, sampler
 from mechanome.engine.edits import Edit, flatten
 from mechanome.engine.following import Follow, OnToken, Reduce
@@ -90,16 +91,19 @@ class Generation:
     def _run(self, site: Site) -> Run:
         return Run(self.model, self.batch, None, self.captured, None if self._whole(site) else self.pos)
 
+    def table(self) -> Table:
+        """One row per prompt: what was generated, how it ended, and the mean log-probability of its tokens."""
+        shown = [text or " ".join(map(str, ids)) for text, ids in zip(self.texts, self.tokens)]
+        means = [float(values.mean()) for values in self.logprobs]
+        rows = zip(range(len(shown)), shown, map(len, self.tokens), self.finish, means)
+        return Table(("row", "new", "tokens", "finish", "mean log-prob"), list(rows), "Generation")
+
     def __repr__(self) -> str:
-        lines = [f"Generation of {len(self.tokens)} row(s)"]
-        for row, ids in enumerate(self.tokens[:8]):
-            mean = float(self.logprobs[row].mean()) if ids else 0.0
-            shown = repr(self.texts[row]) if self.texts[row] else str(ids)
-            lines.append(f"  {row}  {shown}  {len(ids)} tokens, {self.finish[row]}, mean log-prob {mean:.3f}")
-        if len(self.tokens) > 8:
-            lines.append(f"  ... and {len(self.tokens) - 8} more rows")
-        lines += [f"  {s}  {' '.join(self.axes(s))}  {list(self[s].shape)}" for s in self.captured]
-        return "\n".join([*lines, *(f"  note: {n}" for n in self.notes)])
+        sites = [f"  {s}  {' '.join(self.axes(s))}  {list(self[s].shape)}" for s in self.captured]
+        return "\n".join([self.table().text(), *sites, *(f"  note: {n}" for n in self.notes)])
+
+    def _repr_html_(self) -> str:
+        return self.table().html()
 
 
 def generate(
