@@ -101,6 +101,14 @@ def real_parts(model: mn.Model, batch: Batch, site: mn.Site, value: Tensor) -> l
     return [p[..., s : s + n] for p, s, n in zip(parts, keys.starts, keys.lengths)]
 
 
+def real_apart(model: mn.Model, batch: Batch, site: mn.Site, a: Tensor, b: Tensor) -> float:
+    """`apart` over real tokens: what a padded query holds depends on the backend and means nothing."""
+    parts = zip(real_parts(model, batch, site, a), real_parts(model, batch, site, b), strict=True)
+    if site.point.endswith("scores"):  # what a mask hides is the lowest number, or that plus something
+        parts = ((x.clamp(min=-1e4), y.clamp(min=-1e4)) for x, y in parts)  # type: ignore[assignment]
+    return max(apart(x, y) for x, y in parts)
+
+
 def apart(a: Tensor, b: Tensor) -> float:
     """Largest difference relative to the largest value of `b`."""
     if a.shape != b.shape:

@@ -77,8 +77,10 @@ class Run:
     def axes(self, site: str | Site) -> tuple[str, ...]:
         """Axis names of `run[site]`."""
         site = parse(site)
-        gone = {axis for axis, _ in site.selector}
-        names = [a for a in self._point_axes(site) if a not in gone]
+        every = self._point_axes(site)
+        # A neuron is a coordinate of the last axis, whatever that is called.
+        gone = {name if name in every else every[-1] for name, _ in site.selector}
+        names = [a for a in every if a not in gone]
         if self._single:
             names = [a for a in names if a not in ("pos", "query")]
         return tuple(names)
