@@ -126,8 +126,8 @@ class Model(Opened):
     def generate(self, inputs: Inputs, **options: Any) -> Generation:
         """Continue prompts with the model's own loop, under edits and with captures.
 
-        Options are those of `mechanome.engine.generation.generate`: `max_new_tokens`, `edits`, `capture`, `temperature`,
-        `seed`, `num_beams`, `stop`, `reduce` ...
+        Options are those of `mechanome.engine.generation.generate`: `max_new_tokens`, `edits`, `capture`, `reduce`,
+        `temperature`, `seed`, `num_beams`, `stop` ...
         """
         from mechanome.engine.generation import generate
 
