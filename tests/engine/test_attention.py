@@ -1,4 +1,4 @@
-"""The tapped attention function: identical to the native backend, explicit only where scores or patterns are asked for."""
+"""The tapped attention function: the native backend itself, explicit only where scores or patterns are asked for."""
 
 from __future__ import annotations
 

@@ -69,7 +69,8 @@ class ApplyEdit:
         new = new.to(x.dtype)
         selector = dict(self.edit.site.selector)
         if cells is None and not selector:
-            return new
+            # The model may go on to change this tensor in place, so it must not be the caller's own.
+            return new.clone() if self.edit.op in ("set", "ablate", "custom") else new
         x = x.clone()
         target: tuple[Any, ...] = (slice(None), slice(None)) if cells is None else cells
         head = selector.get("head", selector.get("kv"))
