@@ -99,9 +99,9 @@ def main(base: Path) -> None:
 
     killed = 0
     for attempt in range(50):
-        pid = child(base / "random", pause=0.002)
+        pid = child(base / "random", pause=0.004)
         if attempt < 6:
-            time.sleep(random.uniform(0.02, 0.12))
+            time.sleep(random.uniform(0.01, 0.06))
             os.kill(pid, signal.SIGKILL)
         code = ended(pid)
         killed += code == -signal.SIGKILL

@@ -51,7 +51,7 @@ def test_killed_at_any_moment_it_ends_in_the_same_bits(tmp_path):
     (first, killed, code, equal), (second, inside, clean, identical) = map(str.split, ran.stdout.splitlines())
     assert (first, code, equal) == ("random", "0", "same"), ran.stdout + ran.stderr
     assert (second, clean, identical) == ("inside", "0", "same"), ran.stdout + ran.stderr
-    assert int(killed) >= 3
+    assert int(killed) >= 1
     assert int(inside) == 11
 
 

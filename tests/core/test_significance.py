@@ -67,6 +67,13 @@ def test_rounding_does_not_split_ties(low, high):
     assert permutation_test(low + (high - low) * a, low + (high - low) * b, resamples=3000).p == counted.p
 
 
+def test_summation_order_does_not_split_ties():
+    values = np.where([1] * 7 + [0] * 4 + [1] * 3 + [0] * 8, 0.7, 0.1)
+    for statistic in (np.mean, np.sum, lambda rows: sum(rows / 3)):
+        counted = permutation_test(np.round(values[:11] * 10), np.round(values[11:] * 10), np.sum, resamples=3000)
+        assert permutation_test(values[:11], values[11:], statistic, resamples=3000).p == counted.p
+
+
 def test_p_values_are_uniform_under_the_null():
     rng = np.random.default_rng(0)
     p = [permutation_test(rng.normal(size=8), rng.normal(size=8), resamples=99, seed=s).p for s in range(300)]
