@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,16 +16,24 @@ from mechanome.engine.operations import axis_of, frame_of, key_frame
 from mechanome.engine.plan import Call
 
 
-def selected(frame: Frame, where: Where, row: int) -> list[int]:
-    """The real-token positions of one row that a `Where` names and this pass knows of."""
+def selected(frame: Frame, where: Where, row: int) -> Iterator[tuple[int, int]]:
+    """The real-token positions of one row that a `Where` names, each with its ordinal in the request.
+
+    Where no position is named only those this pass sees are walked: a decode step sees one of thousands.
+    """
     length = frame.lengths[row]
-    positions = frame.positions(where.pos, row)
-    if where.phase is not None:
-        positions = [p for p in positions if (p < length) == (where.phase == "prefill")]
-    if where.steps is not None:
-        steps = set(where.steps)
-        positions = [p for p in positions if p - (length - 1) in steps]
-    return positions
+    if where.pos is None:
+        first = max(0, frame.offset - frame.starts[row])
+        end = min(length + frame.grown, frame.offset + frame.width - frame.starts[row])
+        numbered: Iterable[tuple[int, int]] = ((p, p) for p in range(first, end))
+    else:
+        numbered = enumerate(frame.positions(where.pos, row))
+    steps = None if where.steps is None else set(where.steps)
+    for slot, position in numbered:
+        if where.phase is not None and (position < length) != (where.phase == "prefill"):
+            continue
+        if steps is None or position - (length - 1) in steps:
+            yield slot, position
 
 
 @dataclass
@@ -46,7 +54,7 @@ class ApplyEdit:
         for name, at in edit.site.selector:
             axis_of(edit.site, x, name, at)
         frame = frame_of(edit.site, x, call)
-        if where.everywhere:
+        if where.everywhere and self._same_columns(frame, x, call):
             part = self._part(x, whole=True)
             return self._put(x, None, self._new(part, x, call, None))
         rows, columns, slots = _cells(frame, where)
@@ -60,17 +68,26 @@ class ApplyEdit:
             new = torch.where(keys if new.dim() == 2 else keys[:, None], new, part)
         return self._put(x, index, new)
 
+    def _same_columns(self, frame: Frame, x: Tensor, call: Call) -> bool:
+        """Whether the value's real tokens lie in the same columns, so that whole tensors can be taken."""
+        if not isinstance(self.edit.value, (FromRun, FromRows, Resample)):
+            return True
+        value, donor, rows = self._donor(x, call)
+        cells = zip(rows, frame.starts, frame.lengths)
+        same = all(donor.starts[d] == start and donor.lengths[d] == n for d, start, n in cells)
+        return same and donor.offset == frame.offset and value.shape[1] == x.shape[1]
+
     def _part(self, x: Tensor, whole: bool) -> Tensor:
         for axis, i in self.edit.site.selector:
             x = x.select(2 if whole else 1, i) if axis in ("head", "kv") else x[..., i : i + 1]
         return x
 
     def _put(self, x: Tensor, cells: tuple[Tensor, ...] | None, new: Tensor) -> Tensor:
-        new = new.to(x.dtype)
+        old, new = x, new.to(x.dtype)
         selector = dict(self.edit.site.selector)
         if cells is None and not selector:
             # The model may go on to change this tensor in place, so it must not be the caller's own.
-            return new.clone() if self.edit.op in ("set", "ablate", "custom") else new
+            return self._hidden(old, new.clone() if self.edit.op in ("set", "ablate", "custom") else new)
         x = x.clone()
         target: tuple[Any, ...] = (slice(None), slice(None)) if cells is None else cells
         head = selector.get("head", selector.get("kv"))
@@ -79,7 +96,13 @@ class ApplyEdit:
             x[(*target, slice(last, last + 1))] = new
         else:
             x[target if head is None else (*target, head)] = new
-        return x
+        return self._hidden(old, x)
+
+    def _hidden(self, old: Tensor, new: Tensor) -> Tensor:
+        """A key that the mask hides from a query stays hidden, whatever is written to the scores."""
+        if not self.edit.site.point.endswith("scores"):
+            return new
+        return torch.where(old <= torch.finfo(old.dtype).min / 2, old, new)
 
     def _new(self, part: Tensor, x: Tensor, call: Call, cells: _CellList) -> Tensor:
         edit = self.edit
@@ -110,16 +133,22 @@ class ApplyEdit:
         if isinstance(value, Tensor):
             return self._aligned(value.to(device=part.device, dtype=part.dtype), old, cells)
         donor, donor_frame, donor_rows = self._donor(x, call)
+        if donor.shape[2:] != x.shape[2:]:
+            raise ShapeMismatch(
+                f"donor for {self.edit.site}",
+                f"its features are {list(donor.shape[2:])}, the target's {list(x.shape[2:])}",
+                "take it from a run of the same model and width",
+            )
+        here = frame_of(self.edit.site, x, call)
+        if self.edit.site.point.endswith(("scores", "pattern")) and any(
+            donor_frame.starts[d] != start for d, start in zip(donor_rows, here.starts)
+        ):
+            raise ShapeMismatch(
+                f"donor for {self.edit.site}", "its keys are padded on another side", "pad both runs alike"
+            )
         pos = value.pos if isinstance(value, (FromRows, FromRun)) else None
         if cells is None:
-            source = donor[torch.tensor(donor_rows, device=x.device)]
-            if source.shape != x.shape:
-                raise ShapeMismatch(
-                    f"donor for {self.edit.site}",
-                    f"it is {list(source.shape)}, the target {list(x.shape)}",
-                    "name positions",
-                )
-            return self._part(source, whole=True)
+            return self._part(donor[torch.tensor(donor_rows, device=x.device)], whole=True)
         rows, _, slots, frame = cells
         wanted = {r: donor_frame.positions(pos, donor_rows[r]) for r in set(rows)} if pos is not None else {}
         columns = []
@@ -162,6 +191,10 @@ class ApplyEdit:
             rows = _derangement(n, value.seed)
         rows = list(rows)
         rows = rows * n if len(rows) == 1 else rows
+        edited = self.edit.where.rows
+        if edited is not None and len(rows) == len(edited):
+            named = dict(zip(edited, rows))
+            rows = [named.get(row, rows[0]) for row in range(n)]
         if len(rows) != n or any(not 0 <= r < count for r in rows):
             raise ShapeMismatch(
                 f"donor rows for {self.edit.site}",
@@ -185,15 +218,16 @@ class ApplyEdit:
             )
         if extra <= 0:
             return value
-        if cells is None:
-            return value.unsqueeze(1) if extra == 1 else value
-        rows, _, slots, _ = cells
-        if value.shape[0] <= max(rows) or (extra == 2 and value.shape[1] <= max(slots)):
+        rows, slots = (cells[0], cells[2]) if cells is not None else ([old.shape[0] - 1], [old.shape[1] - 1])
+        short = value.shape[0] <= max(rows) or (extra == 2 and value.shape[1] <= max(slots))
+        if short or (cells is None and list(value.shape[:extra]) != list(old.shape[:extra])):
             raise ShapeMismatch(
                 f"value of shape {list(value.shape)} for {self.edit.site}",
-                "it has too few rows or positions",
+                "it has other rows or positions than it is for",
                 "give one each",
             )
+        if cells is None:
+            return value.unsqueeze(1) if extra == 1 else value
         index = torch.tensor(rows, device=value.device)
         return value[index] if extra == 1 else value[index, torch.tensor(slots, device=value.device)]
 
@@ -210,7 +244,7 @@ def _cells(frame: Frame, where: Where) -> tuple[list[int], list[int], list[int]]
     for row in wanted:
         if not 0 <= row < frame.rows:
             raise BadInput(f"row {row}", f"the batch has {frame.rows} rows", f"use 0 to {frame.rows - 1}")
-        for slot, position in enumerate(selected(frame, where, row)):
+        for slot, position in selected(frame, where, row):
             column = frame.column(position, row)
             if column is not None:
                 rows.append(row)

@@ -23,7 +23,7 @@ from mechanome.engine.points import POINTS
 from mechanome.engine.prompts import Prompt
 from mechanome.engine.run import build_plan
 from mechanome.engine.site import Site
-from mechanome.engine.taps import install, install_root
+from mechanome.engine.taps import install
 from mechanome.engine.views import Plain
 from mechanome.engine.worlds import Worlds
 
@@ -90,7 +90,7 @@ class Follow(StoppingCriteria):
         plan.begin.append(self._begin)
         plan.outputs.setdefault(core, []).append(Bound(Plain(), self._hear))
         install(core, "output")
-        install_root(core)
+        install(core, "begin")
         self.worlds.update(self.prompt.frames, self.rows)  # for an encoder, which runs before the first pass
         return plan
 

@@ -21,6 +21,7 @@ from mechanome.engine.frame import Frame
 from mechanome.engine.inputs import Batch, Bos, Inputs, Spans, encode, token_strings
 from mechanome.engine.points import POINTS
 from mechanome.engine.site import Site, expand, parse
+from mechanome.engine.tap_rules import tap_for
 
 if TYPE_CHECKING:
     from mechanome.engine.selftest import Report
@@ -63,7 +64,7 @@ class Opened:
         self._axes = {parse(k): tuple(v) for k, v in (axes or {}).items()}
         self.backends = attention.install(module)
         self.architecture: Architecture = discover(module, layout)
-        taps.install_root(module)
+        taps.install(module, "begin")
         self._taps: dict[Site, taps.Tap] = {}
         self._sites: tuple[Site, ...] | None = None
 
@@ -145,7 +146,7 @@ class Opened:
             raise NotServed(f"site '{site}'", self._refused[site.whole], "use another site; model.sites lists them")
         key = site if site.selector else site.whole
         if key not in self._taps:
-            self._taps[key] = taps.tap_for(self.architecture, site)
+            self._taps[key] = tap_for(self.architecture, site)
         return self._taps[key]
 
     def why_not_edit(self, site: str | Site) -> str | None:

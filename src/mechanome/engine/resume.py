@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 _CACHE_NAMES = ("cache", "past_key_values", "past_key_value", "layer_past", "cache_params")
 
 
+_installing = Lock()
+
+
 class _BlockForward:
     """A block's forward that first asks the plan; survives deepcopy with its module."""
 
@@ -46,8 +50,9 @@ class _BlockForward:
 
 def install(module: nn.Module) -> None:
     """Let plans replace a block's forward. Wraps whatever forward the instance has (accelerate sets one too)."""
-    if not isinstance(module.__dict__.get("forward"), _BlockForward):
-        module.forward = _BlockForward(module, module.forward)
+    with _installing:
+        if not isinstance(module.__dict__.get("forward"), _BlockForward):
+            module.forward = _BlockForward(module, module.forward)
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from mechanome.engine.model import Model
 
 Ablation = Literal["zero"]
-_SPLIT_TOKENS = 1024
+# Rows times positions below which a piece is too small for its matrix products to be efficient.
+_SPLIT_TOKENS = 128
 
 
 @dataclass(frozen=True)

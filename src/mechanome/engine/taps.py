@@ -1,23 +1,21 @@
-"""From a site to its tap: which module, which side of it, and which view; and the hooks that make taps work.
+"""Taps: where a module is hooked, and the hooks themselves, which only look up the active plan.
 
-`tap_for` is one table from point to rule. A rule returns a `Tap` or raises `NotServed` with the reason and the
-nearest thing that is served. Hooks are installed once per module and side; they only look up the active plan.
+Hooks are installed once per module and side, and never changed. Which site has which tap is decided in
+`mechanome.engine.tap_rules`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from mechanome.core.errors import NotServed, UnknownSite, nearest
-from mechanome.engine.architecture import Architecture, Block, Part, Tower, child
+from mechanome.core.errors import NotServed
+from mechanome.engine.architecture import Part
 from mechanome.engine.plan import active
-from mechanome.engine.points import POINTS
-from mechanome.engine.site import Site
-from mechanome.engine.views import Channels, Columns, HeadsFirst, Plain, View
+from mechanome.engine.views import View
 
 Side = Literal["input", "output", "attention"]
 
@@ -47,217 +45,6 @@ class Tap:
         return self.part.module
 
 
-def _need(block: Block, role: str, point: str, hint: str) -> Part:
-    if role in block.roles:
-        return block.roles[role]
-    why = block.reasons.get(point) or f"{type(block.part.module).__name__} has no {role.replace('_', ' ')}"
-    raise NotServed(f"{point} of {block.part.path}", why, hint)
-
-
-def _stream(tower: Tower) -> View:
-    return Channels() if tower.feature_map else Plain()
-
-
-def _resid_pre(tower: Tower, block: Block) -> Tap:
-    return Tap(block.part, "input", _stream(tower))
-
-
-def _resid_post(tower: Tower, block: Block) -> Tap:
-    return Tap(block.part, "output", _stream(tower))
-
-
-def _resid_mid(tower: Tower, block: Block) -> Tap:
-    if block.style == "parallel":
-        raise NotServed(
-            f"resid_mid of {block.part.path}",
-            "attention and MLP read the same stream (parallel block)",
-            "use resid_pre, attn_out, mlp_out or resid_post",
-        )
-    if block.style == "post":
-        return Tap(_need(block, "ln1", "resid_mid", "use resid_pre or resid_post"), "output", _stream(tower))
-    ln2 = _need(block, "ln2", "resid_mid", "use resid_pre or resid_post")
-    # The block keeps the stream in a local variable for its skip connection, so an edit of the norm's input would
-    # change only half of it. Edits go through the last part that adds to the stream before the norm.
-    writer = next((r for r in ("cross_out", "attn_out", "mixer") if r in block.roles), None)
-    if writer is None:
-        return Tap(ln2, "input", _stream(tower))
-    before = block.roles["ln_cross"] if writer == "cross_out" else block.part
-    through = (Tap(block.roles[writer], "output", _stream(tower)), Tap(before, "input", _stream(tower)))
-    return Tap(ln2, "input", _stream(tower), through=through)
-
-
-def _module_output(role: str, hint: str) -> Callable[[Tower, Block, str], Tap]:
-    def rule(tower: Tower, block: Block, point: str) -> Tap:
-        return Tap(_need(block, role, point, hint), "output", _stream(tower))
-
-    return rule
-
-
-def _norm(role: str) -> Callable[[Tower, Block, str], Tap]:
-    def rule(tower: Tower, block: Block, point: str) -> Tap:
-        part = _need(block, role, point, "use resid_pre, resid_mid or a path: site")
-        if type(part.module) is nn.Identity:
-            raise NotServed(f"{point} of {block.part.path}", "this block has no norm there", "use resid_pre")
-        return Tap(part, "output", Plain())
-
-    return rule
-
-
-def _z(prefix: str) -> Callable[[Tower, Block, str], Tap]:
-    def rule(tower: Tower, block: Block, point: str) -> Tap:
-        part = _need(block, f"{prefix}o_proj", point, "use resid_post or mlp_out")
-        if not block.n_heads:
-            raise NotServed(
-                f"{point} of {block.part.path}", "its number of heads is unknown", "give n_heads in a Layout"
-            )
-        return Tap(part, "input", Columns(heads=block.n_heads))
-
-    return rule
-
-
-def _projection(kind: Literal["q", "k"]) -> Callable[[Tower, Block, str], Tap]:
-    def rule(tower: Tower, block: Block, point: str) -> Tap:
-        heads = block.n_heads if kind == "q" else block.n_kv
-        if block.fused:
-            part = block.roles["qkv"]
-            return Tap(part, "output", _fused_view(part.module, block, kind))
-        part = _need(block, f"{kind}_proj", point, f"use {kind}" if block.registry else "use z")
-        return Tap(part, "output", Columns(heads=heads))
-
-    return rule
-
-
-def _fused_view(module: nn.Module, block: Block, kind: str) -> View:
-    width = _out_features(module)
-    if block.fused == "per_head":
-        part = width // block.n_heads // 3
-        start = {"q": 0, "k": part, "v": 2 * part}[kind]
-        return Columns(block.n_heads, start, start + part, interleaved=True)
-    d_head = width // (block.n_heads + 2 * block.n_kv)
-    q, kv = block.n_heads * d_head, block.n_kv * d_head
-    start, size, heads = {"q": (0, q, block.n_heads), "k": (q, kv, block.n_kv), "v": (q + kv, kv, block.n_kv)}[kind]
-    return Columns(heads, start, start + size)
-
-
-def _out_features(module: nn.Module) -> int:
-    declared = getattr(module, "out_features", None) or getattr(module, "nf", None)
-    weight: Any = module.weight
-    return int(declared) if declared else int(weight.shape[0])
-
-
-def _attention(role: str, slot: str) -> Callable[[Tower, Block, str], Tap]:
-    def rule(tower: Tower, block: Block, point: str) -> Tap:
-        part = _need(block, role, point, "use mixer_out or resid_post")
-        if not block.registry:
-            raise NotServed(
-                f"{point} of {block.part.path}",
-                f"{type(part.module).__name__} computes attention itself, outside the attention registry",
-                "use z, attn_out, q_pre or k_pre",
-            )
-        return Tap(part, "attention", HeadsFirst(), slot)
-
-    return rule
-
-
-def _mlp(kind: Literal["gate", "up", "act"]) -> Callable[[Tower, Block, str], Tap]:
-    def rule(tower: Tower, block: Block, point: str) -> Tap:
-        if "experts" in block.roles:
-            raise NotServed(
-                f"{point} of {block.part.path}",
-                "its experts run in one fused kernel, tokens sorted by expert",
-                "use router or mlp_out",
-            )
-        if kind == "act":
-            part = _need(block, "down_proj", point, "use mlp_out")
-            return Tap(part, "input", Plain())
-        if "gate_up" in block.roles:
-            part = block.roles["gate_up"]
-            half = _out_features(part.module) // 2
-            return Tap(part, "output", Columns(0, 0, half) if kind == "gate" else Columns(0, half, None))
-        if kind == "gate" and "gate_proj" not in block.roles:
-            raise NotServed(f"{point} of {block.part.path}", "its MLP has no gate", "use mlp_up or mlp_act")
-        return Tap(_need(block, f"{kind}_proj", point, "use mlp_act or mlp_out"), "output", Plain())
-
-    return rule
-
-
-def _router(tower: Tower, block: Block, point: str) -> Tap:
-    return Tap(_need(block, "router", point, "this block is not a mixture of experts"), "output", Plain())
-
-
-_RULES: dict[str, Callable[[Tower, Block, str], Tap]] = {
-    "resid_pre": lambda t, b, p: _resid_pre(t, b),
-    "resid_mid": lambda t, b, p: _resid_mid(t, b),
-    "resid_post": lambda t, b, p: _resid_post(t, b),
-    "ln1": _norm("ln1"),
-    "ln2": _norm("ln2"),
-    "q_pre": _projection("q"),
-    "k_pre": _projection("k"),
-    "q": _attention("attention", "q"),
-    "k": _attention("attention", "k"),
-    "v": _attention("attention", "v"),
-    "scores": _attention("attention", "scores"),
-    "pattern": _attention("attention", "pattern"),
-    "z": _z(""),
-    "head_out": _z(""),
-    "attn_out": _module_output("attn_out", "use mixer_out or resid_post"),
-    "cross_q": _attention("cross", "q"),
-    "cross_k": _attention("cross", "k"),
-    "cross_v": _attention("cross", "v"),
-    "cross_scores": _attention("cross", "scores"),
-    "cross_pattern": _attention("cross", "pattern"),
-    "cross_z": _z("cross_"),
-    "cross_out": _module_output("cross_out", "this block has no cross-attention"),
-    "mixer_out": _module_output("mixer", "this block mixes tokens by attention: use attn_out"),
-    "router": _router,
-    "mlp_gate": _mlp("gate"),
-    "mlp_up": _mlp("up"),
-    "mlp_act": _mlp("act"),
-    "mlp_out": _module_output("mlp_out", "use mixer_out or resid_post"),
-}
-
-
-def tap_for(architecture: Architecture, site: Site) -> Tap:
-    """The tap of a site.
-
-    Raises:
-        UnknownSite: a layer, head or module that does not exist. NotServed: a point this model cannot serve.
-    """
-    if site.is_path:
-        module = child(architecture.root, site.module_path)
-        if module is None:
-            names = [name for name, _ in architecture.root.named_modules() if name]
-            raise UnknownSite(f"site '{site}'", "no module is at this path", nearest(site.module_path, names))
-        return Tap(Part(site.module_path, module), "input" if site.is_input else "output", Plain())
-    if site.point == "logits":
-        return Tap(Part("", architecture.root), "output", Plain())
-    tower = architecture.tower(site.tower)
-    if site.layer is None:
-        part = tower.embed if site.point == "embed" else tower.ln_final
-        if part is None:
-            raise NotServed(
-                f"{site.point} of {type(architecture.root).__name__}",
-                "no single module computes it",
-                "use resid_pre.0" if site.point == "embed" else f"use resid_post.{len(tower.blocks) - 1}",
-            )
-        return Tap(part, "output", Plain())
-    if site.layer >= len(tower.blocks):
-        raise UnknownSite(
-            f"site '{site}'",
-            f"layer {site.layer} does not exist",
-            f"this {'tower' if site.tower else 'model'} has layers 0 to {len(tower.blocks) - 1}",
-        )
-    block = tower.blocks[site.layer]
-    _check_coordinate(site, block)
-    return _RULES[site.point](tower, block, site.point)
-
-
-def _check_coordinate(site: Site, block: Block) -> None:
-    for value, count, what in ((site.head, block.n_heads, "head"), (site.kv, block.n_kv, "key/value head")):
-        if value is not None and count and value >= count:
-            raise UnknownSite(f"site '{site}'", f"{what} {value} does not exist", f"it has {what}s 0 to {count - 1}")
-
-
 def hidden(value: Any) -> Tensor | None:
     """The main tensor of what a module takes or returns: itself, the first of a tuple, or a model output's logits."""
     if isinstance(value, Tensor):
@@ -282,18 +69,26 @@ def replaced(value: Any, tensor: Tensor) -> Any:
 
 
 _INSTALLED = "_mechanome_taps"
+_installing = Lock()
 
 
-def install(module: nn.Module, side: Side) -> None:
-    """Put the hook for one side on a module, once. Attention needs none: its function is registered."""
-    sides: set[str] = module.__dict__.setdefault(_INSTALLED, set())
-    if side in sides or side == "attention":
+def install(module: nn.Module, side: Literal["input", "output", "attention", "begin"]) -> None:
+    """Put the hook for one side on a module, once. Attention needs none: its function is registered.
+
+    `begin` is for the whole model: it tells plans that a forward pass begins.
+    """
+    if side == "attention" or side in module.__dict__.get(_INSTALLED, ()):
         return
-    sides.add(side)
-    if side == "output":
-        module.register_forward_hook(_output_hook)
-    else:
-        module.register_forward_pre_hook(_input_hook, with_kwargs=True)
+    with _installing:
+        sides: set[str] = module.__dict__.setdefault(_INSTALLED, set())
+        if side in sides:
+            return
+        if side == "output":
+            module.register_forward_hook(_output_hook)
+        else:
+            hook = _input_hook if side == "input" else _begin_hook
+            module.register_forward_pre_hook(hook, with_kwargs=True)
+        sides.add(side)
 
 
 def _output_hook(module: nn.Module, args: Any, output: Any) -> Any:
@@ -331,20 +126,9 @@ def _input_hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     return ((new, *args[1:]), kwargs) if args else (args, {**kwargs, str(name): new})
 
 
-def install_root(root: nn.Module) -> None:
-    """Put the hook that tells plans a forward pass begins on the whole model, once."""
-    sides: set[str] = root.__dict__.setdefault(_INSTALLED, set())
-    if "begin" not in sides:
-        sides.add("begin")
-        root.register_forward_pre_hook(_begin_hook, with_kwargs=True)
-
-
 def _begin_hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     plan = active()
     if plan is not None and plan.begin and plan.root is module:
         plan.call.step += 1
         for begin in plan.begin:
             begin(plan.call, kwargs)
-
-
-assert set(_RULES) == {p.name for p in POINTS.values() if p.per_layer}, "every per-layer point needs a rule"
