@@ -1,0 +1,1 @@
+"""Benchmarks: Mechanome beside its peers, paired runs of the same work with the same numbers."""

@@ -1,0 +1,1 @@
+"""Workers of `make bench-engine`: the same tasks by Mechanome, Transformers with hooks, TransformerLens and nnsight."""

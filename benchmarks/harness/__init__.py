@@ -1,0 +1,1 @@
+"""What every benchmark needs: peers' environments, worker processes, paired timing, result files."""

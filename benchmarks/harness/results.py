@@ -1,0 +1,72 @@
+"""What a benchmark leaves: one JSON file, written whole or not at all, and a table on the terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.harness.environments import ROOT
+from benchmarks.harness.pairing import Timing
+from mechanome.core.files import atomic_write
+from mechanome.core.versions import machine, versions
+
+_FOLDER = ROOT / "results" / "benchmarks"
+
+
+def write(
+    bench: str,
+    timings: Sequence[Timing],
+    growth: Sequence[Mapping[str, Any]],
+    packages: Mapping[str, str],
+    conditions: Mapping[str, Any],
+) -> Path:
+    """Write `results/benchmarks/<bench>.json`.
+
+    Args:
+        growth: entries made by `benchmarks.harness.growth.record`.
+        packages: versions of the peers.
+        conditions: what else describes the machine in this run: threads, clock, load.
+    """
+    path = _FOLDER / f"{bench}.json"
+    content = {
+        "machine": {**machine(), **conditions},
+        "versions": {**versions(), **packages},
+        "rows": [t.record() for t in timings],
+        "growth": list(growth),
+    }
+    with atomic_write(path, "w") as handle:
+        handle.write(json.dumps(content, indent=1) + "\n")
+    return path
+
+
+def table(timings: Sequence[Timing], growth: Sequence[Mapping[str, Any]]) -> None:
+    """Print rows and growth."""
+    console = Console(width=None if os.isatty(1) else 180)
+    rows = Table(title="ratio = peer seconds / our seconds (quartiles over rounds)", title_justify="left")
+    for name in ("work", "peer"):
+        rows.add_column(name, overflow="fold")
+    for name in ("ours s", "peer s", "ratio", "ours MB", "peer MB", "agree"):
+        rows.add_column(name, justify="right", no_wrap=True)
+    for t in timings:
+        r, (low, high) = t.record(), t.spread
+        ratio = f"{t.ratio:.3g} ({low:.3g}-{high:.3g})"
+        seconds = [f"{r[k]:.4g}" for k in ("ours_seconds", "peer_seconds")]
+        memory = [f"{r[k]:.0f}" for k in ("ours_peak_mb", "peer_peak_mb")]
+        rows.add_row(r["work"], r["peer"], *seconds, ratio, *memory, f"{r['agree']:.1e}")
+    console.print(rows)
+    if not growth:
+        return
+    grown = Table(title="growth: seconds ~ size ** exponent", title_justify="left")
+    for name in ("work", "peer", "axis", "sizes", "ours s", "peer s", "ours exp.", "peer exp.", "agree"):
+        grown.add_column(name, overflow="fold")
+    for g in growth:
+        ours, theirs = (" ".join(f"{x:.3g}" for x in g[k]) for k in ("ours_seconds", "peer_seconds"))
+        sizes, exponents = " ".join(map(str, g["sizes"])), [f"{g[k]:.2f}" for k in ("ours_exponent", "peer_exponent")]
+        grown.add_row(g["work"], g["peer"], g["axis"], sizes, ours, theirs, *exponents, f"{g['agree']:.1e}")
+    console.print(grown)
