@@ -38,6 +38,7 @@ class Opened:
         bos: what `encode` does about the first token.
         report: what the self-test found, None before it ran.
         volatile: sites whose tensor the model changes in place after computing it; captures copy there.
+        wavefront_checked: points whose first wavefront sweep agreed with a plain run.
         weights_version: counts edits of weights, so that nothing resumes from older ones.
     """
 
@@ -59,6 +60,7 @@ class Opened:
         self.layout = layout
         self.report: Report | None = None
         self.volatile: set[Site] = set()
+        self.wavefront_checked: set[str] = set()
         self._refused: dict[Site, str] = {}
         self._read_only: dict[Site, str] = {}
         self._axes = {parse(k): tuple(v) for k, v in (axes or {}).items()}

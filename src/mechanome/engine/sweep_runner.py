@@ -1,0 +1,242 @@
+"""How a sweep of one example is carried out: as a wavefront, or as the plain loop it must equal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import DynamicCache
+
+from mechanome.core.errors import BadInput, NotServed
+from mechanome.engine import memory
+from mechanome.engine.edits import Edit, Where
+from mechanome.engine.frame import Positions
+from mechanome.engine.inputs import Batch
+from mechanome.engine.metrics import Metric
+from mechanome.engine.plan import Plan
+from mechanome.engine.points import POINTS
+from mechanome.engine.resume import Prefix, Recorded, can_prefix, record
+from mechanome.engine.run import execute, run
+from mechanome.engine.site import Site
+from mechanome.engine.taps import hidden
+from mechanome.engine.wavefront import Cell, Donor, groups, sweep_rows
+
+if TYPE_CHECKING:
+    from mechanome.engine.model import Model
+
+# Rows times positions below which a piece is too small for its matrix products to be efficient.
+_SPLIT_TOKENS = 128
+# How far the checked cell may be from the same cell run alone: rounding of other matrix shapes, not a method's error.
+_AGREE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 0.1, torch.bfloat16: 0.5}
+
+
+@dataclass
+class Runner:
+    """Sweeps one example after another; both ways share the grid, the donor and the metric.
+
+    Attributes:
+        method: the way asked for: "auto", "wavefront" or "naive".
+        taken: the ways taken so far.
+        notes: why the plain loop was taken.
+    """
+
+    model: Model
+    point: str
+    over: str
+    layers: Sequence[int]
+    sites: Sequence[Site]
+    pos: Positions
+    metric: Metric
+    ablation: Any
+    method: str
+    tower: str | None
+    prefix: Prefix | None
+    budget: memory.Budget
+    taken: set[str] = field(default_factory=set)
+    notes: list[str] = field(default_factory=list)
+
+    def example(self, base: Batch, donor: Batch, index: int) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Values `[layer, pos|head]`, and the metric of both runs, for one example."""
+        base, donor = _unpadded(base), _unpadded(donor)
+        values, donor_logits = self._donor(donor)
+        cells, length = self._grid(base, values)
+        source = None if donor_logits is None else self._measure(_flat(donor_logits), index)[0]
+        if self.method != "naive":
+            found, why = self._try_wavefront(base, donor, values, cells, length, index)
+            if found is not None:
+                self.taken.add("wavefront")
+                return (*found, source)
+            if self.method == "wavefront":
+                raise NotServed(f"a wavefront sweep of {self.model.name}", why, "use method='auto' or 'naive'")
+            self.notes.append(f"plain loop, because {why}")
+        self.taken.add("naive")
+        return (*self._naive(base, values, cells, index), source)
+
+    def _try_wavefront(
+        self, base: Batch, donor: Batch, values: Donor, cells: list[Cell], length: int, index: int
+    ) -> tuple[tuple[Tensor, Tensor] | None, str]:
+        """The wavefront's values and base metric, or why there are none.
+
+        The first sweep of a point on a model is checked: its strongest cell is run alone, and must agree.
+        """
+        if why := _no_wavefront(self.model):
+            return None, why
+        try:
+            out, base_value = self._wavefront(base, donor, values, cells, length, index)
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            return None, f"the model does not run with appended rows ({type(error).__name__})"
+        if self.point not in self.model.wavefront_checked:
+            cell = max(cells, key=lambda c: float((out[c.index] - base_value).abs()))
+            found, alone = out[cell.index], self._cell(base, values, cell, index)
+            close = _AGREE[self.model.dtype]
+            if not torch.allclose(found, alone, rtol=close, atol=close):
+                return None, f"appended rows change its numbers ({float(found):.6g}, alone {float(alone):.6g})"
+            if bool(found != base_value):
+                self.model.wavefront_checked.add(self.point)
+        return (out, base_value), ""
+
+    def _measure(self, logits: Tensor, index: int) -> Tensor:
+        rows = torch.full((logits.shape[0],), index, dtype=torch.long, device=logits.device)
+        return self.metric(logits, rows).detach().float().cpu()
+
+    def _donor(self, donor: Batch) -> tuple[Donor, Tensor | None]:
+        if self.ablation is None:
+            kept = run(self.model, donor, self.sites, logits="last", prefix=self.prefix)
+            assert kept.logits is not None
+            return lambda site: kept.captured[site], kept.logits
+        kept = run(self.model, donor, self.sites[:1], logits=False, prefix=self.prefix)
+        shapes = kept.captured[self.sites[0]].shape
+        return lambda site: _ablated(self.ablation, site, shapes), None
+
+    def _grid(self, base: Batch, values: Donor) -> tuple[list[Cell], int]:
+        seen = values(self.sites[0]).shape[1]
+        frame = base.frame.resolved(1, seen)
+        length = frame.lengths[0]
+        positions = frame.positions(self.pos, 0)
+        if self.prefix is not None:
+            positions = [p for p in positions if p >= len(self.prefix)]
+        if not positions:
+            raise BadInput("positions", "none is selected", "choose at least one")
+        heads = range(values(self.sites[0]).shape[2]) if self.over == "head" else range(1)
+        axis = POINTS[self.point].heads or "head"
+        cells: list[Cell] = []
+        for i, site in enumerate(self.sites):
+            if self.over == "pos":
+                cells += [Cell(site, (p,), (i, j)) for j, p in enumerate(positions)]
+            elif self.over == "layer":
+                cells.append(Cell(site, tuple(positions), (i, 0)))
+            else:
+                heads_of = [Site(self.point, site.layer, tower=self.tower, **{axis: h}) for h in heads]
+                cells += [Cell(s, tuple(positions), (i, h)) for h, s in enumerate(heads_of)]
+        return cells, length
+
+    def _wavefront(
+        self, base: Batch, donor: Batch, values: Donor, cells: list[Cell], length: int, index: int
+    ) -> tuple[Tensor, Tensor]:
+        resumes = can_prefix(self.model) is None and "input_ids" in base.arguments and length > 1
+        offset = len(self.prefix) if self.prefix is not None else 0
+        cache = self.prefix.thaw() if self.prefix is not None else DynamicCache()
+        plan = Plan(root=self.model.module)
+        finish = record(self.model, self.model.architecture.tower(self.tower), plan, offset)
+        extra: dict[str, Any] = dict(self.model.keep_logits(1))
+        extra |= {"cache": cache, "use_cache": True} if resumes else {}
+        passed = self.prefix.rest(self.model, base) if self.prefix is not None else base
+        with torch.no_grad():
+            logits = _last(execute(self.model, passed, plan, **extra))
+        recorded = finish()
+        tokens = tuple(base.input_ids[0].tolist()) if resumes else ()
+        whole = Prefix(tokens, cache, self.model.weights_version) if resumes else None
+        base_value = self._measure(logits, index)[0]
+        out = base_value.expand(len(self.layers), max(c.index[1] for c in cells) + 1).clone()
+        alive = self._trimmed(cells, base, donor, length) if self.ablation is None else cells
+        for start, members in groups(alive, length, whole is not None, _SPLIT_TOKENS):
+            start = min(start, length - 1)
+            for piece in self._pieces(members, recorded, length - start):
+                found = sweep_rows(self.model, base, piece, values, recorded, start, whole)
+                for cell, value in zip(piece, self._measure(found, index)):
+                    out[cell.index] = value
+        return out, base_value
+
+    def _trimmed(self, cells: list[Cell], base: Batch, donor: Batch, width: int) -> list[Cell]:
+        """Without cells, and positions of cells, before the first token that differs: they change nothing."""
+        ids, others = base.arguments.get("input_ids"), donor.arguments.get("input_ids")
+        tower = self.model.architecture.tower(self.tower)
+        if ids is None or others is None or not tower.causal or len(self.model.architecture.towers) > 1:
+            return cells
+        differs = (ids[0] != others[0]).nonzero()
+        first = int(differs[0]) if len(differs) else width
+        cut = [Cell(c.site, tuple(p for p in c.pos if p >= first), c.index) for c in cells]
+        return [c for c in cut if c.pos]
+
+    def _pieces(self, cells: list[Cell], recorded: Recorded, width: int) -> Iterable[list[Cell]]:
+        # A row's largest tensors at once: the stream a few times, the MLP's neurons, scores where they are explicit.
+        d_model = recorded.first.shape[-1]
+        each = memory.nbytes(width, d_model) * 24 + memory.nbytes(64, width, width)
+        budget = min(memory.parse_budget(self.budget, self.model.device), 2**31)
+        size = memory.pieces(len(cells), each, budget, "row of the sweep")
+        for i in range(0, len(cells), size):
+            yield cells[i : i + size]
+
+    def _naive(self, base: Batch, values: Donor, cells: list[Cell], index: int) -> tuple[Tensor, Tensor]:
+        plain = run(self.model, base, logits="last", prefix=self.prefix).logits
+        assert plain is not None
+        out = torch.zeros(len(self.layers), max(c.index[1] for c in cells) + 1)
+        for cell in cells:
+            out[cell.index] = self._cell(base, values, cell, index)
+        return out, self._measure(_flat(plain), index)[0]
+
+    def _cell(self, base: Batch, values: Donor, cell: Cell, index: int) -> Tensor:
+        """The metric after patching one cell in a run of its own."""
+        shift = 0 if self.prefix is None or self.point in ("k", "v") else len(self.prefix)
+        value = values(cell.site.whole)[:, [p - shift for p in cell.pos]]
+        for axis, i in cell.site.selector:
+            value = value.select(2 if axis in ("head", "kv") else -1, i)
+        edit = Edit(cell.site, "set", value, Where(pos=list(cell.pos)))
+        logits = run(self.model, base, (), [edit], logits="last", prefix=self.prefix).logits
+        assert logits is not None
+        return self._measure(_flat(logits), index)[0]
+
+
+def _flat(logits: Tensor) -> Tensor:
+    return logits[:, -1] if logits.dim() == 3 else logits
+
+
+def _last(output: Any) -> Tensor:
+    logits = hidden(output)
+    if logits is None:
+        raise NotServed("the metric", "this model has no logits", "open a model with a head")
+    return _flat(logits)
+
+
+def _ablated(ablation: Any, site: Site, shape: torch.Size) -> Tensor:
+    if ablation == "zero":
+        return torch.zeros(shape)
+    value = torch.as_tensor(ablation(site))
+    return value.expand(shape) if value.dim() <= len(shape) - 2 else value.reshape(shape)
+
+
+def _unpadded(batch: Batch) -> Batch:
+    """One row without its padding, so that it runs without a mask."""
+    frame = batch.frame
+    if not frame.width or not frame.padded:
+        arguments = {k: v for k, v in batch.arguments.items() if k != "attention_mask" or not frame.width}
+        return Batch(arguments, frame, batch.frames, batch.tokens, batch.bos)
+    lo, hi = frame.starts[0], frame.starts[0] + frame.lengths[0]
+    arguments = {
+        k: v[:, lo:hi] if isinstance(v, Tensor) and v.dim() >= 2 and v.shape[1] == frame.width else v
+        for k, v in batch.arguments.items()
+        if k not in ("attention_mask", "position_ids")
+    }
+    short = type(frame)((0,), (hi - lo,), hi - lo, spans=frame.spans)
+    return Batch(arguments, short, batch.frames, batch.tokens, batch.bos)
+
+
+def _no_wavefront(model: Model) -> str | None:
+    if len(model.architecture.towers) != 1:
+        return "it has several towers"
+    if model.architecture.towers[0].feature_map:
+        return "its stream is a feature map"
+    return None
