@@ -1,4 +1,4 @@
-"""Every served point of every family: an edit moves the output, its own value does not, and it reaches only what it names."""
+"""Every served point of every family: an edit moves the output, its own value does not, it reaches what it names."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ MASKED = ("scores", "pattern", "cross_scores", "cross_pattern")
 def first_layers(name: str, tower: str | None) -> list[mn.Site]:
     """One site of every writable point: in its first layer, but never layer 0, where streams are inputs."""
     model, found = opened(name), {}
-    for site in model.sites:
+    for site in reversed(model.sites):
         if site.tower == tower and model.why_not_edit(site) is None and (site.layer != 0 or site.point not in found):
-            if site.point not in found or found[site.point].layer == 0:
-                found[site.point] = site
+            found[site.point] = site
     return list(found.values())
 
 

@@ -218,9 +218,12 @@ class ApplyEdit:
             )
         if extra <= 0:
             return value
-        rows, slots = (cells[0], cells[2]) if cells is not None else ([old.shape[0] - 1], [old.shape[1] - 1])
-        short = value.shape[0] <= max(rows) or (extra == 2 and value.shape[1] <= max(slots))
-        if short or (cells is None and list(value.shape[:extra]) != list(old.shape[:extra])):
+        if cells is None:
+            count_fits = value.shape[:extra] == old.shape[:extra]
+        else:
+            rows, _, slots, frame = cells
+            count_fits = value.shape[0] > max(rows) and (extra == 1 or self._enough(value.shape[1], slots, frame))
+        if not count_fits:
             raise ShapeMismatch(
                 f"value of shape {list(value.shape)} for {self.edit.site}",
                 "it has other rows or positions than it is for",
@@ -230,6 +233,13 @@ class ApplyEdit:
             return value.unsqueeze(1) if extra == 1 else value
         index = torch.tensor(rows, device=value.device)
         return value[index] if extra == 1 else value[index, torch.tensor(slots, device=value.device)]
+
+    def _enough(self, given: int, slots: Sequence[int], frame: Frame) -> bool:
+        """Whether a value has a slice per position: exactly, except for positions that generation goes on to add."""
+        pos = self.edit.where.pos
+        if pos is None or pos in ("all", "generated"):
+            return given > max(slots)
+        return given == max(len(frame.positions(pos, row)) for row in range(frame.rows))
 
 
 _CellList = tuple[list[int], list[int], list[int], Frame] | None

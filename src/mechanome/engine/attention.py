@@ -131,8 +131,13 @@ def explicit_attention(
     if (bias := kwargs.get("position_bias")) is not None:
         scores = scores + bias[..., -scores.shape[-2] :, -scores.shape[-1] :]
     scores = _masked(scores, attention_mask, module, kwargs.get("is_causal"))
+    alone: Tensor | None = None
     if plan is not None and bounds and "scores" in bounds:
         scores = plan.apply(bounds["scores"], scores)
+        # A query all of whose keys were knocked out attends to nothing; a softmax would turn to what the mask hides.
+        lowest = torch.finfo(scores.dtype).min / 2
+        alone = (scores.amax(-1, keepdim=True) <= lowest) & (scores == float("-inf")).any(-1, keepdim=True)
+        scores = scores.masked_fill(alone, lowest)
     precision = torch.float64 if scores.dtype == torch.float64 else torch.float32
     sinks = kwargs.get("s_aux")
     if sinks is not None:
@@ -141,6 +146,8 @@ def explicit_attention(
     else:
         pattern = torch.softmax(scores, dim=-1, dtype=precision)
     pattern = pattern.to(query.dtype)
+    if alone is not None and sinks is None:
+        pattern = pattern.masked_fill(alone, 0.0)
     if plan is not None and bounds and "pattern" in bounds:
         pattern = plan.apply(bounds["pattern"], pattern)
     dropped = nn.functional.dropout(pattern, p=kwargs.get("dropout") or 0.0, training=module.training)

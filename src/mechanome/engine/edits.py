@@ -137,6 +137,8 @@ class Edit:
             raise BadInput(f"edit of {self.site}", f"'{self.op}' needs a value", "give a number, a tensor or a donor")
         if self.op == "clamp" and not (isinstance(self.value, tuple) and len(self.value) == 2):
             raise BadInput(f"clamp of {self.site}", "its value is a pair (lo, hi)", "use None for an open end")
+        if self.where.keys is not None and not self.site.point.endswith(("scores", "pattern")):
+            raise BadInput(f"keys of {self.site}", "only scores and patterns have a key axis", "use pos=")
 
     def at(self, **where: Any) -> Edit:
         """The same edit somewhere else: `edit.at(pos="last", rows=[0])`."""

@@ -17,7 +17,7 @@ from mechanome.engine.applying import ApplyEdit
 from mechanome.engine.edits import Edit
 from mechanome.engine.frame import Frame, Positions
 from mechanome.engine.inputs import Batch
-from mechanome.engine.operations import Capture, OpenGradient, Remember, Through, axis_of, take_positions
+from mechanome.engine.operations import Capture, OpenGradient, Remember, Through, axis_of, frame_of, take_positions
 from mechanome.engine.plan import Bound, Call, Operation, Plan, activate
 from mechanome.engine.points import POINTS
 from mechanome.engine.site import Site, parse
@@ -98,9 +98,8 @@ class Run:
                 f"donor {site}", "the run did not capture it", nearest(str(site.whole), map(str, self.captured))
             )
         value = self.captured[site.whole]
-        frame = self.model.frames(self.batch).get(site.tower)
-        frame = Frame.full(value.shape[0], value.shape[1]) if frame is None else frame
-        return value, frame.resolved(value.shape[0], value.shape[1])
+        call = Call(self.batch.rows, self.model.frames(self.batch))
+        return value, frame_of(site, value, call)
 
     @property
     def _single(self) -> bool:
