@@ -52,7 +52,16 @@ def opened(name: str) -> mn.Model:
 @cache
 def double(name: str) -> mn.Model:
     """The same in float64, for finite differences."""
-    return _open(name, build(name).double(), check="off", example=None)
+    module = build(name).double()
+    if hasattr(module, "set_experts_implementation"):
+        module.set_experts_implementation("eager")  # the fused kernel takes no float64
+    return _open(name, module, check="off", example=None)
+
+
+def double_batch(name: str) -> Batch:
+    """One row of it, without padding."""
+    one = unpadded(inputs_of(name), 0)
+    return double(name).encode({k: v.double() if v.is_floating_point() else v for k, v in one.items()})
 
 
 def inputs_of(name: str) -> dict[str, Tensor]:

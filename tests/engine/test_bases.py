@@ -91,9 +91,10 @@ BASES = [mn.Directions(V), mn.Subspace(V), mn.Neurons([3, 0, 31], D), mn.Singula
 def test_edits_in_a_basis_change_its_coordinates_and_keep_the_rest(basis: mn.Basis) -> None:
     x = plain()
     c = basis.encode(x)
+    ramp = torch.arange(c.shape[-1]) / 4
     for op, value, new in (
         ("set", 0.0, c * 0), ("ablate", torch.ones(c.shape[-1]), torch.ones_like(c)), ("scale", -2.0, c * -2),
-        ("add", torch.arange(c.shape[-1]) / 4, c + torch.arange(c.shape[-1]) / 4), ("clamp", (-0.2, 0.1), c.clamp(-0.2, 0.1)),
+        ("add", ramp, c + ramp), ("clamp", (-0.2, 0.1), c.clamp(-0.2, 0.1)),
     ):  # fmt: skip
         found = after(mn.Edit("resid_post.1", op, value, basis=basis))
         assert apart(found, x + basis.decode(new) - basis.decode(c)) < 1e-4, op

@@ -117,8 +117,6 @@ def grad(
             "blocks would run again outside the plan, without edits",
             "call model.module.gradient_checkpointing_disable() or .eval()",
         )
-    if per_example and params:
-        return _per_example_params(model, metric, batch, params, edits, rules, at)
     chosen = _parameters(model, params)
     linear = _modules(model, modules)
     opened = [(site.whole, OpenGradient()) for site in dict.fromkeys(s.whole for s in sites)]
@@ -134,13 +132,22 @@ def grad(
         wanted = [*leaves, *chosen.values()]
         if not wanted:
             raise BadInput("a gradient", "nothing to differentiate by", "give sites=, params= or modules=")
-        found = torch.autograd.grad(values.sum(), wanted, allow_unused=True)
-    filled = [torch.zeros_like(w) if g is None else g for w, g in zip(wanted, found)]
+        # One backward per example is exact for every parameter, also where factors do not exist.
+        each = values.unbind() if per_example and chosen else (values.sum(),)
+        found = [_backward(v, wanted, keep=i + 1 < len(each)) for i, v in enumerate(each)]
+    columns = list(zip(*found))
+    filled = [sum(g[1:], g[0]) for g in columns[: len(leaves)]]
+    trained = [torch.stack(g) if per_example else g[0] for g in columns[len(leaves) :]]
     by_site = {site: filled[i] for i, (site, _) in enumerate(opened)}
     by_module = dict(zip(deltas, filled[len(opened) : len(opened) + len(deltas)]))
     factors = {n: Factors(_three(inputs[n].values[0]), _three(by_module[n])) for n in linear}
     run = Run(model, batch, None, {c.site: c.values[0] for c in captures if c.values and not c.site.is_path})
-    return Gradients(values.detach(), run, by_site, dict(zip(chosen, filled[len(leaves) :])), factors)
+    return Gradients(values.detach(), run, by_site, dict(zip(chosen, trained)), factors)
+
+
+def _backward(value: Tensor, wanted: Sequence[Tensor], keep: bool) -> list[Tensor]:
+    found = torch.autograd.grad(value, wanted, allow_unused=True, retain_graph=keep)
+    return [torch.zeros_like(w) if g is None else g for w, g in zip(wanted, found)]
 
 
 def _three(x: Tensor) -> Tensor:
@@ -191,20 +198,3 @@ def _modules(model: Model, names: Sequence[str]) -> Sequence[str]:
                 "name a projection, or use params=",
             )
     return names
-
-
-def _per_example_params(
-    model: Model, metric: Metric, batch: Batch, params: Sequence[str], edits: Any, rules: Any, at: Any
-) -> Gradients:
-    """One backward per example: exact for every parameter, also where factors do not exist."""
-    pieces = []
-    for row in range(batch.rows):
-        # A metric may pick an example's answer by its row, so it must see the row's number in the whole batch.
-        one = _offset(metric, row)
-        pieces.append(grad(model, one, batch.take([row]), params=params, edits=edits, rules=rules, at=at))
-    stacked = {name: torch.stack([p.params[name] for p in pieces]) for name in params}
-    return Gradients(torch.cat([p.metric for p in pieces]), pieces[0].run, {}, stacked)
-
-
-def _offset(metric: Metric, row: int) -> Metric:
-    return lambda logits, rows: metric(logits, rows + row)

@@ -133,7 +133,8 @@ def take_positions(x: Tensor, frame: Frame, pos: Positions) -> Tensor:
 class OpenGradient:
     """Make a site's tensor the start of a gradient, and remember it.
 
-    What downstream modules consume is the remembered tensor itself, so its gradient is never that of an unused view.
+    What downstream modules consume is made from the remembered tensor, so its gradient is never that of an unused view;
+    it is a copy, because a model may go on to change it in place.
     """
 
     opened: list[Tensor] = field(default_factory=list)
@@ -141,7 +142,7 @@ class OpenGradient:
     def __call__(self, x: Tensor, call: Call) -> Tensor:
         x = x.view_as(x) if x.requires_grad else x.detach().clone().requires_grad_(True)
         self.opened.append(x)
-        return x
+        return x.clone()
 
 
 @dataclass
