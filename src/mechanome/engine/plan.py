@@ -58,6 +58,7 @@ class Plan:
         attention: operations inside the attention function of a module, by slot (q, k, v, scores, pattern).
         blocks: replacements for whole blocks (resuming): called with the original forward and its arguments.
         root: the whole model; `begin` is called with the keyword arguments of each of its forward passes.
+        end: called after a single pass, to refuse what it did not do.
     """
 
     root: nn.Module | None = None
@@ -67,6 +68,7 @@ class Plan:
     attention: dict[nn.Module, dict[str, list[Bound]]] = field(default_factory=dict)
     blocks: dict[nn.Module, Callable[..., Any]] = field(default_factory=dict)
     begin: list[Callable[[Call, dict[str, Any]], None]] = field(default_factory=list)
+    end: list[Callable[[], None]] = field(default_factory=list)
     call: Call = field(default_factory=Call)
 
     def apply(self, bounds: list[Bound], raw: Tensor) -> Tensor:

@@ -37,7 +37,8 @@ def value_of(value: Tensor, gradient: Tensor) -> Tensor:
 
 
 def _is_norm(module: nn.Module) -> bool:
-    return "Norm" in type(module).__name__ and isinstance(getattr(module, "weight", None), Tensor)
+    gain = getattr(module, "weight", None)
+    return "Norm" in type(module).__name__ and isinstance(gain, Tensor) and gain.dim() == 1
 
 
 def _norms(model: Model) -> Iterator[nn.Module]:
@@ -80,23 +81,44 @@ class _LinearNorm:
         x = self.seen.pop()
         centred = x - x.mean(-1, keepdim=True) if isinstance(self.norm, nn.LayerNorm) else x
         scale = (centred.pow(2).mean(-1, keepdim=True) + _epsilon(self.norm)).rsqrt()
-        return value_of(out, centred * scale.detach() * self.gain)
+        linear = centred * scale.detach() * self.gain
+        bias = getattr(self.norm, "bias", None)
+        rest = out.detach() - linear.detach() - (0.0 if bias is None else bias.detach())
+        if not bool(rest.abs().max() <= 0.02 * out.detach().abs().max()):
+            raise NotServed(
+                "rule 'detach_norm'",
+                f"{type(self.norm).__name__} is neither a layer norm nor a root-mean-square norm",
+                "leave the rule out",
+            )
+        return value_of(out, linear)
 
 
 @dataclass
 class _LinearActivation:
     """An activation function as a constant factor of its input: output over input."""
 
+    module: nn.Module
+    calls: int = 0
     seen: list[Tensor] = field(default_factory=list)
 
     def remember(self, x: Tensor, call: Call) -> None:
         self.seen.append(x)
 
     def linear(self, out: Tensor, call: Call) -> Tensor:
+        self.calls += 1
         x = self.seen.pop()
         safe = torch.where(x == 0, torch.ones_like(x), x)
         ratio = torch.where(x.abs() > 1e-9, out / safe, torch.zeros_like(x))
         return value_of(out, x * ratio.detach())
+
+    def must_have_run(self) -> None:
+        """A model may hold an activation module and yet compute it as a function."""
+        if not self.calls:
+            raise NotServed(
+                "rule 'linear_act'",
+                f"the forward pass computes {type(self.module).__name__} without its module",
+                "leave the rule out",
+            )
 
 
 def _around(plan: Plan, module: nn.Module, rule: _LinearNorm | _LinearActivation) -> None:
@@ -118,6 +140,8 @@ def _detach_pattern(model: Model, plan: Plan) -> None:
 
 
 def _half_gate(model: Model, plan: Plan) -> None:
+    if any("experts" in block.roles for tower in model.architecture.towers for block in tower.blocks):
+        raise NotServed("rule 'half_gate'", "the gates of experts are inside one fused kernel", "leave the rule out")
     gated = [Site("mlp_act", s.layer, tower=s.tower) for s in model.sites if s.point == "mlp_gate"]
     if not gated:
         raise NotServed("rule 'half_gate'", f"no MLP of {model.name} has a gate", "leave the rule out")
@@ -133,7 +157,9 @@ def _linear_act(model: Model, plan: Plan) -> None:
             "rule 'linear_act'", f"{model.name} calls its activation as a function, not a module", "leave the rule out"
         )
     for module in dict.fromkeys(found):
-        _around(plan, module, _LinearActivation())
+        rule = _LinearActivation(module)
+        _around(plan, module, rule)
+        plan.end.append(rule.must_have_run)
 
 
 def _is_activation(module: nn.Module) -> bool:

@@ -201,7 +201,10 @@ def execute(model: Model, batch: Batch, plan: Plan, **extra: Any) -> Any:
     arguments = {**model.arguments(batch), **extra}
     plan.begin.insert(0, _begin(model.frames(batch), batch.rows))
     with activate(plan):
-        return model.module(**arguments)
+        output = model.module(**arguments)
+    for check in plan.end:
+        check()
+    return output
 
 
 def _begin(frames: dict[str | None, Frame], rows: int) -> Any:
