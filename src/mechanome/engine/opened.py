@@ -201,7 +201,7 @@ class Opened:
             pad=pad,
             device=self.device,
             max_length=self.context,
-            vocab_size=getattr(self._text_config, "vocab_size", None),
+            vocab_size=getattr(self.text_config, "vocab_size", None),
         )
         return self._with_frames_of_sound(batch)
 
@@ -223,13 +223,14 @@ class Opened:
         return replace(batch, frame=replace(batch.frame, lengths=lengths, width=width))
 
     @property
-    def _text_config(self) -> Any:
+    def text_config(self) -> Any:
+        """The part of the config that describes the language model."""
         return getattr(self.config, "text_config", None) or self.config
 
     @property
     def context(self) -> int | None:
         """The longest prompt in tokens, if the config says."""
-        limit = getattr(self._text_config, "max_position_embeddings", None)
+        limit = getattr(self.text_config, "max_position_embeddings", None)
         return int(limit) if isinstance(limit, int) else None
 
     def str_tokens(self, inputs: Inputs) -> list[str] | list[list[str]]:

@@ -1,0 +1,17 @@
+"""What a part contributes: direct logit attribution, lenses, integrated gradients.
+
+Exact patching sweeps and backward rules are the engine's (`mechanome.activation_patching`, `Model.grad`).
+"""
+
+from mechanome.attribution.direct import DirectAttribution, direct_logit_attribution
+from mechanome.attribution.integrated_gradients import IntegratedGradients, integrated_gradients
+from mechanome.attribution.lens import Lens, logit_lens
+
+__all__ = [
+    "DirectAttribution",
+    "IntegratedGradients",
+    "Lens",
+    "direct_logit_attribution",
+    "integrated_gradients",
+    "logit_lens",
+]

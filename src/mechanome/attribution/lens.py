@@ -1,0 +1,107 @@
+"""Logit lens: what the model would predict if it stopped at a site.
+
+A stream is written over the last block's output of a one-token prompt, and the model's own forward does the rest:
+last norm, unembedding, soft-cap, whatever they are. So the last row is the model's prediction itself. Earlier rows
+are a reading, not a fact: the model never stops there, and early layers need not use the last one's coordinates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from mechanome.core import BadInput, NotServed, Table
+from mechanome.engine import Model, Patch, Site
+from mechanome.engine.frame import Positions
+from mechanome.engine.inputs import Inputs
+
+Translate = Callable[[Site, Tensor], Tensor]
+"""From a site's stream `[..., d_model]` to the last one's coordinates: the identity for the logit lens."""
+
+_ROWS_AT_ONCE = 256
+
+
+@dataclass(frozen=True)
+class Lens:
+    """Predictions read at sites.
+
+    Attributes:
+        sites: where the stream was read, in order.
+        logits: `[site, row, vocab]`, or `[site, row, pos, vocab]` for several positions.
+        tokens: for tables: the text of a token id.
+    """
+
+    sites: tuple[Site, ...]
+    logits: Tensor = field(repr=False)
+    tokens: Callable[[int], str] = field(repr=False)
+
+    @property
+    def log_probs(self) -> Tensor:
+        """Log-probabilities in nats, axes as `logits`."""
+        return self.logits.float().log_softmax(-1)
+
+    def of(self, token: int) -> Tensor:
+        """Log-probability of one token, `[site, row ...]`."""
+        return self.log_probs[..., token]
+
+    def rank(self, token: int) -> Tensor:
+        """Rank of one token (1 is the top), `[site, row ...]`."""
+        return (self.logits > self.logits[..., token : token + 1]).sum(-1) + 1
+
+    def table(self, row: int = 0, k: int = 3) -> Table:
+        """The likeliest tokens at each site, for one row at a single position.
+
+        Raises:
+            BadInput: several positions were read.
+        """
+        if self.logits.dim() != 3:
+            raise BadInput("a lens table", "several positions were read", "read one, such as pos='last'")
+        probs, ids = self.log_probs[:, row].exp().topk(k, dim=-1)
+        rows = [
+            (str(site), ", ".join(f"{self.tokens(int(i))!r} {float(p):.2f}" for p, i in zip(ps, chosen)))
+            for site, ps, chosen in zip(self.sites, probs, ids)
+        ]
+        return Table(("site", "likeliest next tokens"), rows, "logit lens (a reading, not what the model does)")
+
+    def _repr_html_(self) -> str:
+        return self.table().html()
+
+
+def logit_lens(
+    model: Model,
+    inputs: Inputs,
+    sites: str | Site | Iterable[str | Site] = ("resid_pre.0", "resid_post.*"),
+    *,
+    pos: Positions = "last",
+    translate: Translate | None = None,
+) -> Lens:
+    """Read the stream at sites as next-token predictions.
+
+    Args:
+        sites: any sites of the residual stream's width.
+        pos: at which positions.
+        translate: a map into the last layer's coordinates, such as a `TunedLens`.
+
+    Raises:
+        NotServed: a model whose last block's output cannot be written.
+    """
+    chosen = model.expand(sites)
+    final = Site("resid_post", model.n_layers - 1)
+    if why := model.why_not_edit(final):
+        raise NotServed(f"a logit lens on {model.name}", why, "use a causal or masked language model")
+    run = model.run(inputs, capture=chosen, pos=pos, logits=False)
+    streams = torch.stack([run[s] if translate is None else translate(s, run[s]) for s in chosen])
+    flat = streams.reshape(-1, streams.shape[-1])
+    carrier = run.batch.input_ids[:1, run.batch.frame.starts[0]].tolist()
+    pieces = []
+    for part in flat.split(_ROWS_AT_ONCE):
+        batch = model.encode([carrier] * len(part), bos="none")
+        logits = model.run(batch, edits=[Patch(final, part, pos="last")], logits="last").logits
+        assert logits is not None
+        pieces.append(logits)
+    logits = torch.cat(pieces).reshape(*streams.shape[:-1], -1)
+    text = (lambda i: model.tokenizer.decode([i])) if model.tokenizer is not None else str
+    return Lens(tuple(chosen), logits, text)
