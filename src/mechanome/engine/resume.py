@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from transformers.cache_utils import DynamicCache, DynamicLayer
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
 from mechanome.core.errors import BadInput, NotServed
 from mechanome.engine.architecture import Tower
@@ -68,9 +68,10 @@ class Stub:
     like: Any
 
     def __call__(self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        for name in _CACHE_NAMES:
-            cache = kwargs.get(name)
-            if cache is not None and not getattr(cache, "read_only", False):
+        named = [kwargs[name] for name in _CACHE_NAMES if kwargs.get(name) is not None]
+        caches = [value for value in (*args, *kwargs.values()) if isinstance(value, Cache)]
+        for cache in (*named, *caches):
+            if not getattr(cache, "read_only", False):
                 raise NotServed(
                     "resuming with a live key/value cache",
                     "a skipped block would leave its keys and values out of the cache",
