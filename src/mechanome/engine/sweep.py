@@ -162,10 +162,14 @@ def _check(model: Model, point: str, over: str, clean: Batch, other: Batch, into
         raise ShapeMismatch(
             f"{clean.rows} clean and {other.rows} corrupted inputs", "they are compared in pairs", "give equally many"
         )
-    for i, (a, b) in enumerate(zip(clean.frame.lengths, other.frame.lengths)):
-        if a != b:
-            raise ShapeMismatch(
-                f"example {i}: {a} clean and {b} corrupted tokens",
-                "patching by position needs equal lengths",
-                "choose a counterfactual of the same token length",
-            )
+    sides = [(clean.frame, other.frame), *((f, other.frames[t]) for t, f in clean.frames.items() if t in other.frames)]
+    for i in range(clean.rows):
+        for one, two in sides:
+            if one.lengths[i] != two.lengths[i]:
+                raise ShapeMismatch(
+                    f"example {i}: {one.lengths[i]} clean and {two.lengths[i]} corrupted tokens",
+                    "patching by position needs equal lengths",
+                    "choose a counterfactual of the same token length",
+                )
+    if any(one.starts != two.starts for one, two in sides[1:]):
+        raise ShapeMismatch("the encoder's inputs", "they are padded on different sides", "pad both on one side")

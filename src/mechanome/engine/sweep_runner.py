@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicCache
 
-from mechanome.core.errors import BadInput, NotServed
+from mechanome.core.errors import BadInput, NotServed, ShapeMismatch
 from mechanome.engine import memory
 from mechanome.engine.edits import Edit, Where
-from mechanome.engine.frame import Positions
+from mechanome.engine.frame import Frame, Positions
 from mechanome.engine.inputs import Batch
 from mechanome.engine.metrics import Metric
 from mechanome.engine.plan import Plan
@@ -61,7 +61,7 @@ class Runner:
     def example(self, base: Batch, donor: Batch, index: int) -> tuple[Tensor, Tensor, Tensor | None]:
         """Values `[layer, pos|head]`, and the metric of both runs, for one example."""
         base, donor = _unpadded(base), _unpadded(donor)
-        values, donor_logits = self._donor(donor)
+        values, donor_logits = self._donor(donor, index)
         cells, length = self._grid(base, values)
         source = None if donor_logits is None else self._measure(_flat(donor_logits), index)[0]
         if self.method != "naive":
@@ -82,7 +82,7 @@ class Runner:
 
         The first sweep of a point on a model is checked: its strongest cell is run alone, and must agree.
         """
-        if why := _no_wavefront(self.model):
+        if why := _no_wavefront(self.model, base):
             return None, why
         try:
             out, base_value = self._wavefront(base, donor, values, cells, length, index)
@@ -98,22 +98,27 @@ class Runner:
                 self.model.wavefront_checked.add(self.point)
         return (out, base_value), ""
 
+    def _frame(self, batch: Batch) -> Frame:
+        """Where the real tokens of the swept tower are."""
+        over_source = self.point in ("cross_k", "cross_v")
+        return self.model.frames(batch)["encoder" if over_source else self.tower]
+
     def _measure(self, logits: Tensor, index: int) -> Tensor:
         rows = torch.full((logits.shape[0],), index, dtype=torch.long, device=logits.device)
         return self.metric(logits, rows).detach().float().cpu()
 
-    def _donor(self, donor: Batch) -> tuple[Donor, Tensor | None]:
+    def _donor(self, donor: Batch, index: int) -> tuple[Donor, Tensor | None]:
         if self.ablation is None:
             kept = run(self.model, donor, self.sites, logits="last", prefix=self.prefix)
             assert kept.logits is not None
             return lambda site: kept.captured[site], kept.logits
         kept = run(self.model, donor, self.sites[:1], logits=False, prefix=self.prefix)
         shapes = kept.captured[self.sites[0]].shape
-        return lambda site: _ablated(self.ablation, site, shapes), None
+        return lambda site: _ablated(self.ablation, site, shapes, index), None
 
     def _grid(self, base: Batch, values: Donor) -> tuple[list[Cell], int]:
         seen = values(self.sites[0]).shape[1]
-        frame = base.frame.resolved(1, seen)
+        frame = self._frame(base).resolved(1, seen)
         length = frame.lengths[0]
         positions = frame.positions(self.pos, 0)
         if self.prefix is not None:
@@ -191,6 +196,7 @@ class Runner:
     def _cell(self, base: Batch, values: Donor, cell: Cell, index: int) -> Tensor:
         """The metric after patching one cell in a run of its own."""
         shift = 0 if self.prefix is None or self.point in ("k", "v") else len(self.prefix)
+        shift -= self._frame(base).starts[0]
         value = values(cell.site.whole)[:, [p - shift for p in cell.pos]]
         for axis, i in cell.site.selector:
             value = value.select(2 if axis in ("head", "kv") else -1, i)
@@ -211,32 +217,42 @@ def _last(output: Any) -> Tensor:
     return _flat(logits)
 
 
-def _ablated(ablation: Any, site: Site, shape: torch.Size) -> Tensor:
+def _ablated(ablation: Any, site: Site, shape: torch.Size, index: int) -> Tensor:
     if ablation == "zero":
         return torch.zeros(shape)
     value = torch.as_tensor(ablation(site))
-    return value.expand(shape) if value.dim() <= len(shape) - 2 else value.reshape(shape)
+    if value.dim() == len(shape) and value.shape[0] > index:
+        value = value[index : index + 1, : shape[1]]
+    elif value.dim() > len(shape) - 2:
+        raise ShapeMismatch(
+            f"the replacement of shape {list(value.shape)} for {site}",
+            f"the site of example {index} is {list(shape)}",
+            "give [feature...] or [example, pos, feature...]",
+        )
+    return value.expand(shape)
+
+
+_TEXT = ("input_ids", "attention_mask", "position_ids", "token_type_ids", "inputs_embeds")
+_DECODER = ("decoder_input_ids", "decoder_attention_mask", "decoder_position_ids", "decoder_inputs_embeds")
 
 
 def _unpadded(batch: Batch) -> Batch:
-    """One row without its padding, so that it runs without a mask."""
-    frame = batch.frame
-    if not frame.width or not frame.padded:
-        arguments = {k: v for k, v in batch.arguments.items() if k != "attention_mask" or not frame.width}
-        return Batch(arguments, frame, batch.frames, batch.tokens, batch.bos)
+    """One row, its main tokens without their padding and mask; an encoder's beside them stay as they are."""
+    frame, given = batch.frame, batch.arguments
+    own = _DECODER if "decoder_input_ids" in given else _TEXT
+    if not frame.width or own[0] not in given:
+        return batch
     lo, hi = frame.starts[0], frame.starts[0] + frame.lengths[0]
-    arguments = {
-        k: v[:, lo:hi] if isinstance(v, Tensor) and v.dim() >= 2 and v.shape[1] == frame.width else v
-        for k, v in batch.arguments.items()
-        if k not in ("attention_mask", "position_ids")
-    }
+    arguments = {k: v[:, lo:hi] if k in own else v for k, v in given.items() if k not in own[1:3]}
     short = type(frame)((0,), (hi - lo,), hi - lo, spans=frame.spans)
     return Batch(arguments, short, batch.frames, batch.tokens, batch.bos)
 
 
-def _no_wavefront(model: Model) -> str | None:
+def _no_wavefront(model: Model, base: Batch) -> str | None:
     if len(model.architecture.towers) != 1:
         return "it has several towers"
     if model.architecture.towers[0].feature_map:
         return "its stream is a feature map"
+    if base.frame.width and base.frame.padded:
+        return "its inputs keep their padding"
     return None
