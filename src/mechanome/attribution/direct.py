@@ -18,7 +18,7 @@ from mechanome.engine import Model, Run
 from mechanome.engine.architecture import Block
 from mechanome.engine.inputs import Inputs
 from mechanome.engine.operations import take_positions
-from mechanome.engine.rules import effective_gain
+from mechanome.engine.parameters import effective_gain, epsilon
 
 _EXACT = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 5e-2, torch.bfloat16: 1e-1}
 
@@ -147,8 +147,7 @@ def _reader(
         bias = bias - _bias(model, "b_U", rows)[torch.arange(rows), other]
     constant = bias + (direction * _bias(model, "b_ln_final", rows)).sum(-1)
     centred = x - x.mean(-1, keepdim=True) if isinstance(norm, nn.LayerNorm) else x
-    eps = next((float(v) for n in ("variance_epsilon", "eps") if (v := getattr(norm, n, None)) is not None), 0.0)
-    scale = (centred.pow(2).mean(-1, keepdim=True) + eps).rsqrt()
+    scale = (centred.pow(2).mean(-1, keepdim=True) + epsilon(norm)).rsqrt()
     reader = direction * gain * scale
     if isinstance(norm, nn.LayerNorm):
         # Centring is linear and symmetric: it can be done to the reader instead of to every part.

@@ -85,8 +85,8 @@ def integrated_gradients(
 
     Args:
         metric: `metric(logits [rows, vocab], rows) -> [rows]`.
-        baseline: "zero", a tensor that broadcasts to the site, or inputs of the same shape to take it from. Where a norm
-            reads the site, a path from zero changes everything near zero, which no quadrature of few steps follows:
+        baseline: "zero", a tensor that broadcasts to the site, or inputs of the same shape to take it from. Where a
+            norm reads the site, a path from zero changes everything near zero, which few steps cannot follow:
             prefer inputs, and look at `error`.
         steps, rule: the quadrature; `midpoint` is the best of equal cost.
         at: the position whose logits the metric reads.

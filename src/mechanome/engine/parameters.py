@@ -180,6 +180,17 @@ def gain(part: Part) -> Stored:
     )
 
 
+def effective_gain(norm: nn.Module) -> Tensor:
+    """What a norm multiplies normalized input by, `[d]`, whatever its class stores; errors are those of `gain`."""
+    stored = gain(Part(type(norm).__name__, norm))
+    return stored.tensor.detach() + stored.offset
+
+
+def epsilon(norm: nn.Module) -> float:
+    """The small number a norm adds to the variance; 0 where it has none."""
+    return next((float(v) for n in ("variance_epsilon", "eps") if (v := getattr(norm, n, None)) is not None), 0.0)
+
+
 def _stored(tensor: Tensor, name: str, how: How, offset: Tensor | None, transposed: bool = False) -> Stored:
     if offset is None:
         return Stored(tensor, name, transposed, how=how)

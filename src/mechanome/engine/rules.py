@@ -21,7 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from mechanome.core.errors import NotServed, UnknownName, nearest
-from mechanome.engine.plan import Bound, Call, Plan, activate
+from mechanome.engine.parameters import effective_gain, epsilon
+from mechanome.engine.plan import Bound, Call, Plan
 from mechanome.engine.run import place
 from mechanome.engine.site import Site
 from mechanome.engine.taps import install
@@ -47,25 +48,6 @@ def _norms(model: Model) -> Iterator[nn.Module]:
             yield module
 
 
-def _epsilon(norm: nn.Module) -> float:
-    return next((float(v) for n in ("variance_epsilon", "eps") if (v := getattr(norm, n, None)) is not None), 0.0)
-
-
-def effective_gain(norm: nn.Module) -> Tensor:
-    """The factor a norm multiplies normalized input by, whatever the class stores (`w`, `1 + w`).
-
-    Measured, not assumed: for RMS norms the output at an input of ones, undone by the known scale; for LayerNorm its
-    weight.
-    """
-    weight = norm.weight
-    assert isinstance(weight, Tensor)
-    if isinstance(norm, nn.LayerNorm):
-        return weight.detach()
-    with torch.no_grad(), activate(None):
-        ones = torch.ones(weight.shape[-1], dtype=weight.dtype, device=weight.device)
-        return norm(ones) * (1 + _epsilon(norm)) ** 0.5
-
-
 @dataclass
 class _LinearNorm:
     """A norm whose scale counts as constant: remembers its input, replaces the gradient of its output."""
@@ -80,7 +62,7 @@ class _LinearNorm:
     def linear(self, out: Tensor, call: Call) -> Tensor:
         x = self.seen.pop()
         centred = x - x.mean(-1, keepdim=True) if isinstance(self.norm, nn.LayerNorm) else x
-        scale = (centred.pow(2).mean(-1, keepdim=True) + _epsilon(self.norm)).rsqrt()
+        scale = (centred.pow(2).mean(-1, keepdim=True) + epsilon(self.norm)).rsqrt()
         linear = centred * scale.detach() * self.gain
         bias = getattr(self.norm, "bias", None)
         rest = out.detach() - linear.detach() - (0.0 if bias is None else bias.detach())
