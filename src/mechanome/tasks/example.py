@@ -7,6 +7,7 @@ right answer; whatever the model computes alike for both inputs cannot be what d
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
@@ -40,8 +41,8 @@ class Example:
         weight: how much it counts, above 0.
 
     Raises:
-        BadInput: no input, answer equal to foil, counterfactual equal to input, a span outside the text, a weight that
-            is no positive number.
+        BadInput: no input, answer equal to foil, counterfactual equal to input, a span outside the text or
+            with a label that already names a position ("last"), a weight that is no positive number.
     """
 
     inputs: Any
@@ -71,6 +72,10 @@ class Example:
         if self.counterfactual_spans and self.counterfactual is None:
             raise BadInput("spans of the counterfactual", "there is no counterfactual", "give one, or drop the spans")
         _check_spans(self.counterfactual, self.counterfactual_spans)
+
+
+_TAKEN = re.compile(r"all|first|last|prompt|generated|-?\d*:-?\d*")
+"""Names that `Frame.positions` understands before it looks at labels."""
 
 
 def shown(value: Any, width: int = 60) -> str:
@@ -112,6 +117,8 @@ def _same(one: Any, other: Any) -> bool:
 
 def _check_spans(inputs: Any, spans: Mapping[str, Span]) -> None:
     for name, where in spans.items():
+        if _TAKEN.fullmatch(name):
+            raise BadInput(f"span '{name}'", "as a position this name means something else", "choose another label")
         if isinstance(where, tuple) and isinstance(inputs, str) and not 0 <= where[0] < where[1] <= len(inputs):
             raise BadInput(
                 f"span '{name}' {where}", f"the text has {len(inputs)} characters", "give start < end inside the text"

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -19,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, Stric
 
 from mechanome.core.errors import BadInput, CorruptFile, MechanomeError, NotServed, nearest
 from mechanome.core.files import atomic_write, existing
+from mechanome.tasks.batches import metric_named
 from mechanome.tasks.example import ANY_SPLIT, Example, Span
 from mechanome.tasks.task import Provenance, Task
 
@@ -131,6 +133,8 @@ def read_jsonl(path: str | os.PathLike[str]) -> Task:
     if records and "mechanome_task" in records[0][1]:
         place, record = records.pop(0)
         header = _validated(_Header, record, place)
+        with _at(place):
+            metric_named(header.metric)
         if header.mechanome_task > VERSION:
             why = f"version {header.mechanome_task} is newer than {VERSION}, the newest known here"
             raise CorruptFile(str(path), why, "update mechanome")
@@ -177,16 +181,22 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _example(record: Mapping[str, Any], place: str) -> Example:
     row = _validated(_Row, record, place)
-    settings = {name: getattr(row, name) for name in ("answer", "foil", "label", "groups", "split")}
-    try:
+    settings = {name: getattr(row, name) for name in ("answer", "foil", "label", "groups", "split", "weight")}
+    with _at(place):
         return Example(
             _plain(row.inputs),
             counterfactual=_plain(row.counterfactual),
             spans=_read_spans(row.spans),
             counterfactual_spans=_read_spans(row.counterfactual_spans),
-            weight=float(row.weight),
             **settings,
         )
+
+
+@contextmanager
+def _at(place: str) -> Iterator[None]:
+    """Refusals inside the block name the line."""
+    try:
+        yield
     except MechanomeError as error:
         raise BadInput(f"{place}: {error.what}", error.why, error.fix) from error
 

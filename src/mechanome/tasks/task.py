@@ -15,7 +15,7 @@ from mechanome.engine.inputs import Batch
 from mechanome.engine.memory import Budget
 from mechanome.engine.model import Model
 from mechanome.tasks.batches import Pair, encode, metric_named, pair
-from mechanome.tasks.example import Example, shown
+from mechanome.tasks.example import Example, Label, shown
 from mechanome.tasks.selection import Selection, mistakes, unaligned
 
 
@@ -76,7 +76,7 @@ class Task:
     def __getitem__(self, rows: int | slice) -> Example | Task:
         return self.examples[rows] if isinstance(rows, int) else replace(self, examples=self.examples[rows])
 
-    def where(self, **groups: str) -> Task:
+    def where(self, **groups: Label) -> Task:
         """The examples of these groups, as in `task.where(order="ABBA")`; `split` and `label` are groups here.
 
         Raises:

@@ -1,4 +1,7 @@
-"""Antonyms, in both directions. The counterfactual asks for the opposite of the answer, which is the word itself."""
+"""Antonyms, in both directions. The counterfactual asks for the opposite of the answer, which is the word itself.
+
+So the foil is to repeat the word, which small language models do without demonstrations.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,8 @@ from mechanome.tasks.generator import Draft, Generator, shuffled
 from mechanome.tasks.words import words
 from mechanome.tasks.writing import write
 
-TEMPLATES = ("The opposite of {word} is", "The antonym of {word} is", "The exact opposite of {word} is")
-SHOWN = ("{word} ->", "Word: {word} Opposite:", "The opposite of {word} is")
+TEMPLATES = ("The opposite of {word} is", "The exact opposite of {word} is", "Opposites: {word} and")
+SHOWN = ("{word} ->", "The opposite of {word} is", "Opposites: {word} and")
 
 
 def draw(random: Random, shown: bool) -> Iterator[Draft]:
@@ -27,8 +30,8 @@ def draw(random: Random, shown: bool) -> Iterator[Draft]:
             foil=f" {word}",
             template=template,
             topics=(" and ".join(sorted((word, opposite))),),
-            end="" if template.endswith((">", ":")) else ".",
+            end="" if template.endswith(">") else ".",
         )
 
 
-GENERATOR = Generator("antonyms", "The opposite of a word.", draw, ("antonyms",))
+GENERATOR = Generator("antonyms", "The opposite of a word.", draw, ("antonyms",), shots=4)

@@ -40,8 +40,8 @@ def draw(random: Random, shown: bool) -> Iterator[Draft]:
 
 
 def _twice(listed: list[str], again: list[str], at: int, separator: str) -> Text:
-    """The list and its new beginning; spans: the last word's first occurrence, what followed it, and the last word."""
-    names = {at: "first", at + 1: "next", len(listed) + at: "last"}
+    """The list and its new beginning; spans: the last word, its earlier occurrence, and what came next."""
+    names = {at: "earlier", at + 1: "next", len(listed) + at: "current"}
     sequence = listed + again
     fields = [names.get(i, f"_{i}") for i in range(len(sequence))]
     return write(separator.join(f"{{{name}}}" for name in fields) + separator.rstrip(), **dict(zip(fields, sequence)))

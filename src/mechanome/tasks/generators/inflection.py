@@ -24,7 +24,7 @@ PLURAL: Sentences = (
 )
 PAST: Sentences = (
     ("Today they {word}. Yesterday they", "Yesterday they {word}. Today they"),
-    ("These days we often {word}. Last year we often", "Last year we often {word}. These days we often"),
+    ("Now we {word}. Long ago we", "Long ago we {word}. Now we"),
     ("Now I {word}, but back then I", "Back then I {word}, but now I"),
 )
 SHOWN = ("{word} ->", "Word: {word} Form:", "{word}:")
