@@ -1,6 +1,6 @@
 """From a site to its tap: one table from point to rule.
 
-A rule returns a `Tap` or raises `NotServed` with the reason and the nearest thing that is served.
+A rule returns a `Tap` or raises `NotServed` with the reason; `tap_for` adds the nearest points that are served.
 """
 
 from __future__ import annotations
@@ -17,12 +17,61 @@ from mechanome.engine.site import Site
 from mechanome.engine.taps import Tap
 from mechanome.engine.views import Channels, Columns, HeadsFirst, Plain, View
 
+_TITLES = {
+    "attention": "attention",
+    "attn_out": "attention",
+    "cross": "cross-attention",
+    "cross_o_proj": "cross-attention",
+    "cross_out": "cross-attention",
+    "down_proj": "down projection of its own",
+    "k_proj": "key projection of its own",
+    "ln1": "norm there",
+    "ln2": "norm between token mixer and MLP",
+    "mixer": "token mixer besides attention",
+    "mlp_out": "MLP",
+    "o_proj": "output projection of attention",
+    "q_proj": "query projection of its own",
+    "router": "router, as it is no mixture of experts",
+    "up_proj": "up projection of its own",
+}
+_ATTENDING = ("z", "q", "k", "v", "q_pre", "k_pre", "attn_out", "mixer_out")
+_FEEDING = ("mlp_act", "router", "mlp_out", "mixer_out")
+# Points to offer instead, nearest first; the stream itself is always there.
+_NEAR = {
+    "attn_out": ("mixer_out",),
+    "mixer_out": ("attn_out",),
+    "mlp_gate": ("mlp_up", *_FEEDING),
+    "resid_mid": ("attn_out", "mixer_out", "mlp_out"),
+    "router": ("mlp_act", "mlp_out"),
+    **dict.fromkeys(("mlp_up", "mlp_act", "mlp_out"), _FEEDING),
+    **dict.fromkeys(("q", "k", "v", "q_pre", "k_pre", "scores", "pattern", "z", "head_out"), _ATTENDING),
+    **{f"cross_{p}": (p, *_ATTENDING) for p in ("q", "k", "v", "scores", "pattern", "z")},
+    "cross_out": ("attn_out", "mixer_out"),
+}
 
-def _need(block: Block, role: str, point: str, hint: str) -> Part:
+
+def _need(block: Block, role: str, point: str) -> Part:
     if role in block.roles:
         return block.roles[role]
-    why = block.reasons.get(point) or f"{type(block.part.module).__name__} has no {role.replace('_', ' ')}"
-    raise NotServed(f"{point} of {block.part.path}", why, hint)
+    raise _refusal(
+        block, point, block.reasons.get(point) or f"{type(block.part.module).__name__} has no {_TITLES[role]}"
+    )
+
+
+def _refusal(block: Block, point: str, why: str, fix: str = "") -> NotServed:
+    return NotServed(f"{point} of {block.part.path}", why, fix)
+
+
+def _offer(tower: Tower, block: Block, point: str) -> str:
+    """The nearest points that this block serves, as a phrase."""
+    served = []
+    for name in dict.fromkeys((*_NEAR.get(point, ()), "resid_pre", "resid_post")):
+        try:
+            _RULES[name](tower, block, name)
+        except NotServed:
+            continue
+        served.append(name)
+    return f"use {', '.join(served[:2])} or {served[2]}" if len(served) > 2 else f"use {' or '.join(served)}"
 
 
 def _stream(tower: Tower) -> View:
@@ -39,14 +88,10 @@ def _resid_post(tower: Tower, block: Block) -> Tap:
 
 def _resid_mid(tower: Tower, block: Block) -> Tap:
     if block.style == "parallel":
-        raise NotServed(
-            f"resid_mid of {block.part.path}",
-            "attention and MLP read the same stream (parallel block)",
-            "use resid_pre, attn_out, mlp_out or resid_post",
-        )
+        raise _refusal(block, "resid_mid", "attention and MLP read the same stream (parallel block)")
     if block.style == "post":
-        return Tap(_need(block, "ln1", "resid_mid", "use resid_pre or resid_post"), "output", _stream(tower))
-    ln2 = _need(block, "ln2", "resid_mid", "use resid_pre or resid_post")
+        return Tap(_need(block, "ln1", "resid_mid"), "output", _stream(tower))
+    ln2 = _need(block, "ln2", "resid_mid")
     # The block keeps the stream in a local variable for its skip connection, so an edit of the norm's input would
     # change only half of it. Edits go through the last part that adds to the stream before the norm.
     writer = next((r for r in ("cross_out", "attn_out", "mixer") if r in block.roles), None)
@@ -57,18 +102,18 @@ def _resid_mid(tower: Tower, block: Block) -> Tap:
     return Tap(ln2, "input", _stream(tower), through=through)
 
 
-def _module_output(role: str, hint: str) -> Callable[[Tower, Block, str], Tap]:
+def _module_output(role: str) -> Callable[[Tower, Block, str], Tap]:
     def rule(tower: Tower, block: Block, point: str) -> Tap:
-        return Tap(_need(block, role, point, hint), "output", _stream(tower))
+        return Tap(_need(block, role, point), "output", _stream(tower))
 
     return rule
 
 
 def _norm(role: str) -> Callable[[Tower, Block, str], Tap]:
     def rule(tower: Tower, block: Block, point: str) -> Tap:
-        part = _need(block, role, point, "use resid_pre, resid_mid or a path: site")
+        part = _need(block, role, point)
         if type(part.module) is nn.Identity:
-            raise NotServed(f"{point} of {block.part.path}", "this block has no norm there", "use resid_pre")
+            raise _refusal(block, point, "this block has no norm there")
         return Tap(part, "output", Plain())
 
     return rule
@@ -76,11 +121,10 @@ def _norm(role: str) -> Callable[[Tower, Block, str], Tap]:
 
 def _z(prefix: str) -> Callable[[Tower, Block, str], Tap]:
     def rule(tower: Tower, block: Block, point: str) -> Tap:
-        part = _need(block, f"{prefix}o_proj", point, "use resid_post or mlp_out")
+        _need(block, "cross" if prefix else "attention", point)
+        part = _need(block, f"{prefix}o_proj", point)
         if not block.n_heads:
-            raise NotServed(
-                f"{point} of {block.part.path}", "its number of heads is unknown", "give n_heads in a Layout"
-            )
+            raise _refusal(block, point, "its number of heads is unknown", "give n_heads in a Layout")
         return Tap(part, "input", Columns(heads=block.n_heads))
 
     return rule
@@ -88,12 +132,12 @@ def _z(prefix: str) -> Callable[[Tower, Block, str], Tap]:
 
 def _projection(kind: Literal["q", "k"]) -> Callable[[Tower, Block, str], Tap]:
     def rule(tower: Tower, block: Block, point: str) -> Tap:
+        _need(block, "attention", point)
         heads = block.n_heads if kind == "q" else block.n_kv
         if block.fused:
             part = block.roles["qkv"]
             return Tap(part, "output", _fused_view(part.module, block, kind))
-        part = _need(block, f"{kind}_proj", point, f"use {kind}" if block.registry else "use z")
-        return Tap(part, "output", Columns(heads=heads))
+        return Tap(_need(block, f"{kind}_proj", point), "output", Columns(heads=heads))
 
     return rule
 
@@ -118,13 +162,10 @@ def _out_features(module: nn.Module) -> int:
 
 def _attention(role: str, slot: str) -> Callable[[Tower, Block, str], Tap]:
     def rule(tower: Tower, block: Block, point: str) -> Tap:
-        part = _need(block, role, point, "use mixer_out or resid_post")
+        part = _need(block, role, point)
         if not block.registry:
-            raise NotServed(
-                f"{point} of {block.part.path}",
-                f"{type(part.module).__name__} computes attention itself, outside the attention registry",
-                "use z, attn_out, q_pre or k_pre",
-            )
+            name = type(part.module).__name__
+            raise _refusal(block, point, f"{name} computes attention itself, outside the attention registry")
         return Tap(part, "attention", HeadsFirst(), slot)
 
     return rule
@@ -133,27 +174,23 @@ def _attention(role: str, slot: str) -> Callable[[Tower, Block, str], Tap]:
 def _mlp(kind: Literal["gate", "up", "act"]) -> Callable[[Tower, Block, str], Tap]:
     def rule(tower: Tower, block: Block, point: str) -> Tap:
         if "experts" in block.roles:
-            raise NotServed(
-                f"{point} of {block.part.path}",
-                "its experts run in one fused kernel, tokens sorted by expert",
-                "use router or mlp_out",
-            )
+            raise _refusal(block, point, "its experts run in one fused kernel, tokens sorted by expert")
+        _need(block, "mlp_out", point)
         if kind == "act":
-            part = _need(block, "down_proj", point, "use mlp_out")
-            return Tap(part, "input", Plain())
+            return Tap(_need(block, "down_proj", point), "input", Plain())
         if "gate_up" in block.roles:
             part = block.roles["gate_up"]
             half = _out_features(part.module) // 2
             return Tap(part, "output", Columns(0, 0, half) if kind == "gate" else Columns(0, half, None))
         if kind == "gate" and "gate_proj" not in block.roles:
-            raise NotServed(f"{point} of {block.part.path}", "its MLP has no gate", "use mlp_up or mlp_act")
-        return Tap(_need(block, f"{kind}_proj", point, "use mlp_act or mlp_out"), "output", Plain())
+            raise _refusal(block, point, "its MLP has no gate")
+        return Tap(_need(block, f"{kind}_proj", point), "output", Plain())
 
     return rule
 
 
 def _router(tower: Tower, block: Block, point: str) -> Tap:
-    return Tap(_need(block, "router", point, "this block is not a mixture of experts"), "output", Plain())
+    return Tap(_need(block, "router", point), "output", Plain())
 
 
 _RULES: dict[str, Callable[[Tower, Block, str], Tap]] = {
@@ -171,20 +208,20 @@ _RULES: dict[str, Callable[[Tower, Block, str], Tap]] = {
     "pattern": _attention("attention", "pattern"),
     "z": _z(""),
     "head_out": _z(""),
-    "attn_out": _module_output("attn_out", "use mixer_out or resid_post"),
+    "attn_out": _module_output("attn_out"),
     "cross_q": _attention("cross", "q"),
     "cross_k": _attention("cross", "k"),
     "cross_v": _attention("cross", "v"),
     "cross_scores": _attention("cross", "scores"),
     "cross_pattern": _attention("cross", "pattern"),
     "cross_z": _z("cross_"),
-    "cross_out": _module_output("cross_out", "this block has no cross-attention"),
-    "mixer_out": _module_output("mixer", "this block mixes tokens by attention: use attn_out"),
+    "cross_out": _module_output("cross_out"),
+    "mixer_out": _module_output("mixer"),
     "router": _router,
     "mlp_gate": _mlp("gate"),
     "mlp_up": _mlp("up"),
     "mlp_act": _mlp("act"),
-    "mlp_out": _module_output("mlp_out", "use mixer_out or resid_post"),
+    "mlp_out": _module_output("mlp_out"),
 }
 
 
@@ -209,7 +246,9 @@ def tap_for(architecture: Architecture, site: Site) -> Tap:
             raise NotServed(
                 f"{site.point} of {type(architecture.root).__name__}",
                 "no single module computes it",
-                "use resid_pre.0" if site.point == "embed" else f"use resid_post.{len(tower.blocks) - 1}",
+                f"use {Site('resid_pre', 0, tower=tower.name)}"
+                if site.point == "embed"
+                else f"use {Site('resid_post', len(tower.blocks) - 1, tower=tower.name)}",
             )
         return Tap(part, "output", Plain())
     if site.layer >= len(tower.blocks):
@@ -220,7 +259,10 @@ def tap_for(architecture: Architecture, site: Site) -> Tap:
         )
     block = tower.blocks[site.layer]
     _check_coordinate(site, block)
-    return _RULES[site.point](tower, block, site.point)
+    try:
+        return _RULES[site.point](tower, block, site.point)
+    except NotServed as refusal:
+        raise NotServed(refusal.what, refusal.why, refusal.fix or _offer(tower, block, site.point)) from None
 
 
 def _check_coordinate(site: Site, block: Block) -> None:
