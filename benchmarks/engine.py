@@ -111,7 +111,8 @@ def _sweeps(
             said = f"; peer: {timed} cells timed, scaled to {cells}"
             part = {"layers": list(lines), "positions": list(columns)}
             side = replace(side, args={**side.args, **part}, scale=cells / timed)
-        yield Row(work + said, f"{engine}: {words}", Side("mechanome", task, {**request, "way": "default"}), side)
+        ours = Side("mechanome", task, request, warm={"layers": [grid[0] - 1]})
+        yield Row(work + said, f"{engine}: {words}", ours, side)
 
 
 def generation_rows(tokenizer: Any) -> Iterator[Row]:
@@ -136,7 +137,7 @@ def growths(tokenizer: Any) -> Iterator[Growth]:
 
     def row(work: str, request: dict[str, Any], layers: int | None) -> Row:
         theirs = Side("transformer-lens", "residual_sweep", {**request, "way": "cells"}, warm, layers)
-        ours = Side("mechanome", "residual_sweep", {**request, "way": "default"}, {}, layers)
+        ours = Side("mechanome", "residual_sweep", request, layers=layers)
         return Row(work, "transformer-lens: get_act_patch_resid_pre", ours, theirs)
 
     work = "residual sweep, first 6 layers, pairs that differ at the middle token"

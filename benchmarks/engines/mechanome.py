@@ -44,10 +44,11 @@ def head_sweep(model: Any, args: Mapping[str, Any]) -> Work:
 
 def _sweep(model: Any, sweep: Sweep, point: str) -> Work:
     metric = mn.LogitDiff(sweep.answer, sweep.foil)
+    layers = None if sweep.whole else sweep.layers
 
     def work() -> dict[str, Any]:
-        found = mn.activation_patching(model, sweep.clean, sweep.corrupted, point, metric, quiet=True)
-        return {"metric": found.values[0]}
+        found = mn.activation_patching(model, sweep.clean, sweep.corrupted, point, metric, layers=layers, quiet=True)
+        return sweep.grid(found.values[0][:, list(sweep.positions)])
 
     return work
 

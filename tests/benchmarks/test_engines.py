@@ -56,7 +56,7 @@ def arrays(found):
 @pytest.mark.parametrize("task", TASKS)
 def test_rows_cells_and_ours_agree(plain, task):
     cells, by_rows = (arrays(getattr(hugging_face, task)(plain, {**REQUEST, "way": w})()) for w in ("cells", "rows"))
-    ours = arrays(getattr(mechanome, task)(mn.load(plain), {**REQUEST, "way": "default"})())
+    ours = arrays(getattr(mechanome, task)(mn.load(plain), REQUEST)())
     assert difference(cells, by_rows) < 1e-5
     assert difference(ours, cells) < 1e-5
     grid = cells["metric"]
@@ -72,6 +72,9 @@ def test_a_part_of_the_grid_is_that_part(plain, task):
         some = arrays(getattr(hugging_face, task)(plain, {**REQUEST, "way": way, **part})())["metric"]
         assert torch.isfinite(torch.tensor(some)).sum() == 4
         assert difference({"x": some}, {"x": whole}) < 1e-5
+    ours = arrays(getattr(mechanome, task)(mn.load(plain), {**REQUEST, **part})())["metric"]
+    assert torch.isfinite(torch.tensor(ours)).sum() == 4
+    assert difference({"x": ours}, {"x": whole}) < 1e-5
 
 
 def test_forward_and_generate_agree(plain):
