@@ -18,32 +18,10 @@ ROOT = Path(__file__).resolve().parents[2]
 ATTENTION = ("q", "k", "v", "scores", "pattern", "z")
 # Transformers' attention registry serves these, in every layer that attends, cross-attention included.
 MEASURED = [
-    "gpt2",
-    "llama",
-    "mistral",
-    "qwen2",
-    "qwen3",
-    "gemma2",
-    "gemma3",
-    "gpt_neox",
-    "gptj",
-    "opt",
-    "phi3",
-    "mixtral",
-    "qwen3_moe",
-    "gpt_oss",
-    "deepseek_v3",
-    "bert",
-    "distilbert",
-    "modernbert",
-    "esm",
-    "vit",
-    "clip",
-    "whisper",
-    "t5",
-    "wav2vec2",
-    "jamba",
-]
+    "gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "gpt_neox", "gptj", "opt", "phi3", "mixtral",
+    "qwen3_moe", "gpt_oss", "deepseek_v3", "bert", "distilbert", "modernbert", "esm", "vit", "clip", "whisper", "t5",
+    "wav2vec2", "jamba",
+]  # fmt: skip
 
 
 def script() -> ModuleType:

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from threading import RLock
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -73,18 +75,25 @@ class Gradients:
         return Run(self.run.model, self.run.batch, None, self.sites)[site]
 
 
+_locks: WeakKeyDictionary[nn.Module, RLock] = WeakKeyDictionary()
+
+
 @contextmanager
 def frozen(module: nn.Module, train: Iterable[nn.Parameter] = ()) -> Iterator[None]:
-    """Freeze all parameters but some; every flag is restored, also on an exception."""
+    """Freeze all parameters but some; every flag is restored, also on an exception.
+
+    Flags are the one thing that threads share, so gradients of one model wait for each other.
+    """
     keep = {id(p) for p in train}
-    flags = [(p, p.requires_grad) for p in module.parameters()]
-    try:
-        for p, _ in flags:
-            p.requires_grad_(id(p) in keep)
-        yield
-    finally:
-        for p, flag in flags:
-            p.requires_grad_(flag)
+    with _locks.setdefault(module, RLock()):
+        flags = [(p, p.requires_grad) for p in module.parameters()]
+        try:
+            for p, _ in flags:
+                p.requires_grad_(id(p) in keep)
+            yield
+        finally:
+            for p, flag in flags:
+                p.requires_grad_(flag)
 
 
 def grad(
