@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from families import build
 
 import mechanome as mn
+from families import build
 from mechanome.core import CorruptFile, NotServed
 from mechanome.engine.edit_files import load_edits, save_edits
 

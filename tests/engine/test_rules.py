@@ -169,7 +169,7 @@ def test_what_is_called_a_norm_and_is_none_is_refused() -> None:
     module = fresh("gpt2").module
     odd = OddNorm(32)
     module.transformer.h[1].ln_2 = odd
-    with pytest.raises(NotServed, match="OddNorm is neither"):
+    with pytest.raises(NotServed, match="OddNorm multiplies by neither"):
         mn.load(module, check="off").grad(METRIC, rows_of("gpt2"), "z.1", rules=["detach_norm"])
 
 
