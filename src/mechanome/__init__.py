@@ -10,9 +10,7 @@ mn.explain("The capital of France is")
 Names are imported when first used: `mechanome --help` need not wait for torch.
 """
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from mechanome.version import __version__
@@ -104,13 +102,12 @@ __all__ = [
     "translate",
 ]
 
-_HOMES = {"Explanation": "mechanome.explain", "explain": "mechanome.explain.pipeline"}
-"""Where a public name lives; every other one lives in `mechanome.engine`."""
-
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "explain":
+        return import_module("mechanome.explain")  # the package is its function
     value = getattr(import_module(_HOMES.get(name, "mechanome.engine")), name)
     globals()[name] = value
     return value
@@ -120,16 +117,5 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-class _Package(ModuleType):
-    """Makes `mn.explain` the function, always: importing the sub-package of that name would bind the package to it."""
-
-    @property
-    def explain(self) -> Any:
-        return import_module(_HOMES["explain"]).explain
-
-    @explain.setter
-    def explain(self, package: ModuleType) -> None:
-        pass
-
-
-sys.modules[__name__].__class__ = _Package
+_HOMES = {"Explanation": "mechanome.explain"}
+"""Where a public name lives; every other one lives in `mechanome.engine`."""

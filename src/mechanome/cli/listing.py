@@ -1,0 +1,111 @@
+"""What can be opened, and what a model serves: every point, where it can be read and edited, and why not elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from rich.text import Text
+
+from mechanome.core import MechanomeError
+from mechanome.engine import POINTS, Model, Site
+
+
+def model_lines(rows: Iterable[Mapping[str, Any]]) -> Iterator[Text]:
+    """Three lines a model: what it is, what it serves, where it comes from."""
+    for row in rows:
+        state = {"yes": "on this machine", "no": "not downloaded yet"}.get(row["cached"], row["cached"])
+        facts = f"{row['kind']}, {row['MB']} MB, {row['license']}, {state}"
+        yield Text(row["id"], style="bold") + Text(f"  {facts}")
+        yield Text(f"    {row['serves']}")
+        yield Text(f"    from {row['source']}", style="dim")
+    yield Text("\nA folder with safetensors or a hub id (owner/name) can be opened, too.")
+
+
+def site_rows(model: Model, pattern: str = "") -> list[dict[str, Any]]:
+    """What a model serves: site, axes, where it can be read and edited, its definition, and why not elsewhere.
+
+    Args:
+        model: an opened model.
+        pattern: a site or glob, for one row a site; empty for one row a point.
+
+    Raises:
+        UnknownSite, NotServed: a pattern that means nothing here, with the nearest names.
+    """
+    if pattern:
+        return [_row(model, str(site), [site]) for site in model.expand(pattern)]
+    return [
+        _row(model, name, sites) for tower in model.architecture.towers for name, sites in _points(model, tower.name)
+    ]
+
+
+def _points(model: Model, tower: str | None) -> Iterator[tuple[str, list[Site]]]:
+    """Every point of a tower, with its site in each layer."""
+    depth = len(model.architecture.tower(tower).blocks)
+    for point in POINTS.values():
+        own = None if point.name == "logits" else tower
+        layers = range(depth) if point.per_layer else [None]
+        yield f"{own}/{point.name}" if own else point.name, [Site(point.name, x, tower=own) for x in layers]
+
+
+def _row(model: Model, name: str, sites: list[Site]) -> dict[str, Any]:
+    point = POINTS.get(sites[0].point)
+    refusals = dict.fromkeys(filter(None, (_refusal(model, site) for site in sites)))
+    return {
+        "site": name,
+        "axes": " ".join(point.axes) if point else "as the module returns it",
+        "read": _layers(site.layer for site in sites if model.serves(site)),
+        "edit": _layers(site.layer for site in sites if model.why_not_edit(site) is None),
+        "what": point.definition if point else "the output or input of a module",
+        "why_not": "; ".join(refusals),
+    }
+
+
+def _refusal(model: Model, site: Site) -> str | None:
+    """The reason alone, without the site's name and the fix, so that equal reasons are equal texts."""
+    try:
+        model.tap(site)
+    except MechanomeError as refusal:
+        return refusal.why or refusal.what
+    return model.why_not_edit(site)
+
+
+def _layers(served: Iterable[int | None]) -> str:
+    """Layers as ranges: `0-29`, `0,2,4`; `yes` for a site without layer; empty for none."""
+    found = list(served)
+    runs: list[list[int]] = []
+    for layer in found:
+        if layer is None:
+            return "yes"
+        if runs and layer == runs[-1][1] + 1:
+            runs[-1][1] = layer
+        else:
+            runs.append([layer, layer])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
+def site_lines(model: Model, rows: Iterable[Mapping[str, Any]]) -> Iterator[Text]:
+    """The rows for people: what is served, two lines each, then the rest by reason."""
+    yield Text(f"{model}\n", style="dim")
+    missing: dict[str, list[str]] = {}
+    for row in rows:
+        if not row["read"]:
+            missing.setdefault(row["why_not"], []).append(row["site"])
+            continue
+        yield Text(row["site"], style="bold") + Text(f"  [{row['axes']}]  {_served(row)}")
+        yield Text(f"    {row['what']}", style="dim")
+    if missing:
+        yield Text("\nnot served", style="bold")
+    for why, names in missing.items():
+        yield Text(f"  {', '.join(names)}") + Text(f"\n    {why}", style="dim")
+
+
+def _served(row: Mapping[str, Any]) -> str:
+    layers = "" if row["read"] == "yes" else f"layers {row['read']}, "
+    if row["edit"] == row["read"]:
+        return f"{layers}read and edit"
+    return (
+        f"{layers}read only: {row['why_not']}"
+        if not row["edit"]
+        else f"{layers}edit in {row['edit']}: {row['why_not']}"
+    )

@@ -1,0 +1,36 @@
+"""The main job: one behavior, explained from prediction to verified mechanism."""
+
+import inspect
+import sys
+from types import ModuleType
+from typing import Any
+
+from mechanome.explain.components import Component
+from mechanome.explain.effects import Grid
+from mechanome.explain.explanation import Explanation, Origin
+from mechanome.explain.pipeline import DEFAULT_MODEL, explain
+from mechanome.explain.question import Question
+from mechanome.explain.verification import Trial, Verification
+
+__all__ = [
+    "DEFAULT_MODEL",
+    "Component",
+    "Explanation",
+    "Grid",
+    "Origin",
+    "Question",
+    "Trial",
+    "Verification",
+    "explain",
+]
+
+
+class _Package(ModuleType):
+    """A package that is its function, so that `mn.explain(prompt)` and `mechanome.explain.Explanation` both work."""
+
+    def __call__(self, *args: Any, **options: Any) -> Explanation:
+        return explain(*args, **options)
+
+
+__signature__ = inspect.signature(explain)
+sys.modules[__name__].__class__ = _Package

@@ -1,0 +1,171 @@
+"""The parts that bring the answer back: attention heads, MLPs and other mixers, with what each does.
+
+Every part has two exact effects. `restores`: put its value from the prompt into the counterfactual's run, and this
+share of the preference returns. `breaks`: put its value from the counterfactual into the prompt's run, and this share
+is lost. A part that restores but does not break has stand-ins; one that breaks but does not restore needs others. The
+parts listed are those with the largest mean of the two, among the parts that restore most.
+
+One finding is set aside: in many models the first block's MLP merely completes the embedding, so replacing its output
+is as good as replacing the token. Such an `echo` of the input is listed, but explains nothing, and is kept out of the
+verification.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from mechanome.engine import Site
+from mechanome.explain.effects import TOKENS, Grid
+from mechanome.explain.pair import Pair
+
+TOP = 8
+"""Parts that an explanation names at most, and less than half of the parts of one kind."""
+CANDIDATES = 16
+"""Parts whose `breaks` is measured."""
+LEAST = 0.05
+"""A part is named if the mean of both effects reaches this; if none does, the strongest one is named all the same."""
+ECHO = 0.9
+"""A part of the first block that alone restores and breaks this share is an echo of the input."""
+ATTENDED = 3
+"""Tokens listed that a head attends to."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of part.
+
+    Args:
+        name: in words.
+        point: its output.
+        axis: "head", or "layer" for one part a layer.
+    """
+
+    name: str
+    point: str
+    axis: str
+
+
+KINDS = (Kind("head", "z", "head"), Kind("MLP", "mlp_out", "layer"), Kind("mixer", "mixer_out", "layer"))
+"""Every kind of part that explanations look at; what a model does not have is left out."""
+_NAMES = {kind.point: kind.name for kind in KINDS}
+
+
+@dataclass(frozen=True)
+class Component:
+    """One part and its exact effects, as shares of the gap between prompt and counterfactual.
+
+    Args:
+        site: its output, such as `z.23.h4` or `mlp_out.7`.
+        restores: share that returns when only it comes from the prompt.
+        breaks: share that is lost when only it comes from the counterfactual.
+        position: where it restores most, in tokens.
+        restores_there: share that returns when it comes from the prompt at that position only.
+        echo: whether it is of the first block, and replacing it is as good as replacing the swapped tokens.
+        attends: for a head, what the query at `position` attends to in the prompt: its row of the pattern, `[pos]`.
+    """
+
+    site: Site
+    restores: float
+    breaks: float
+    position: int
+    restores_there: float
+    echo: bool = False
+    attends: Tensor | None = field(default=None, repr=False)
+
+    @property
+    def name(self) -> str:
+        """In words: `head 23.4` (layer, head) or `MLP 7` (layer)."""
+        head = "" if self.site.head is None else f".{self.site.head}"
+        return f"{_NAMES[self.site.point]} {self.site.layer}{head}"
+
+    @property
+    def attended(self) -> tuple[tuple[int, float], ...]:
+        """The positions a head attends to most, with their weights."""
+        if self.attends is None:
+            return ()
+        weights, places = self.attends.topk(min(ATTENDED, self.position + 1))
+        return tuple(zip(places.tolist(), weights.tolist()))
+
+
+def every_site(grids: Sequence[Grid]) -> list[Site]:
+    """All parts of the grids, measured or not."""
+    return [_site(grid, i, j) for grid in grids for i in range(len(grid.layers)) for j in range(grid.shares.shape[1])]
+
+
+def components(pair: Pair, grids: Sequence[Grid]) -> tuple[Component, ...]:
+    """The parts to name: echoes, then the others, strongest first.
+
+    Args:
+        pair: both runs, holding every part.
+        grids: the effects of all parts, one grid a kind.
+    """
+    question = pair.question
+    restored = {
+        _site(grid, i, j): float(grid.shares[i, j])
+        for grid in grids
+        for i, j in (~grid.shares.isnan()).nonzero().tolist()
+    }
+    candidates = sorted(restored, key=lambda site: -restored[site])[:CANDIDATES]
+    without = pair.removed([[(site, None)] for site in candidates], "parts")
+    broken = dict(zip(candidates, (1 - question.restored(without)).tolist()))
+    strength = {site: (restored[site] + broken[site]) / 2 for site in candidates}
+    echoes = [s for s in candidates if s.layer == 0 and min(restored[s], broken[s]) >= ECHO]
+    order = sorted((s for s in candidates if s not in echoes), key=lambda site: -strength[site])
+    listed = [*echoes, *_named(order, strength, grids)]
+    places = _places(pair, listed)
+    rows = _attention(pair, [(site, places[site][0]) for site in listed if site.head is not None])
+    return tuple(
+        Component(s, restored[s], broken[s], *places[s], echo=s in echoes, attends=rows.get(s)) for s in listed
+    )
+
+
+def _site(grid: Grid, row: int, column: int) -> Site:
+    return Site(grid.point, grid.layers[row], head=column if grid.axis == "head" else None)
+
+
+def _named(order: Sequence[Site], strength: dict[Site, float], grids: Sequence[Grid]) -> list[Site]:
+    """The first of `order`, less than half of each kind, so that as many others are left to compare with."""
+    room = {grid.point: max(1, (grid.shares.numel() - 1) // 2) for grid in grids}
+    chosen: list[Site] = []
+    for site in order:
+        if room[site.point] and len(chosen) < TOP and (strength[site] >= LEAST or not chosen):
+            room[site.point] -= 1
+            chosen.append(site)
+    return chosen
+
+
+def _places(pair: Pair, sites: Sequence[Site]) -> dict[Site, tuple[int, float]]:
+    """Where each part restores most, and how much, from exact runs; a long prompt tries the likeliest positions."""
+    question = pair.question
+    positions = list(range(question.differing[0], question.length))
+    most = max(2, TOKENS // (len(positions) * len(sites)))
+    tried = {s: positions if len(positions) <= most else _likeliest(pair, s, most) for s in sites}
+    cells = [(site, position) for site in sites for position in tried[site]]
+    logits = pair.restored([[(site, [position])] for site, position in cells], "positions")
+    best: dict[Site, tuple[int, float]] = {}
+    for (site, position), share in zip(cells, question.restored(logits).tolist()):
+        if site not in best or share > best[site][1]:
+            best[site] = (position, share)
+    return best
+
+
+def _likeliest(pair: Pair, site: Site, most: int) -> list[int]:
+    """The positions with the largest gradient estimate."""
+    gradients = pair.model.grad(pair.question.metric, pair.question.corrupted, [site.whole])
+    change = gradients[site.whole] * (pair.clean[site.whole] - pair.corrupted[site.whole])
+    change = change if site.head is None else change[:, :, site.head]
+    estimate = change.sum(-1)[0]
+    return sorted(estimate.topk(min(most, len(estimate))).indices.tolist())
+
+
+def _attention(pair: Pair, queries: Sequence[tuple[Site, int]]) -> dict[Site, Tensor]:
+    """Per head, the row of its attention pattern in the prompt at the query given, `[pos]`."""
+    served = [(site, q) for site, q in queries if pair.model.serves(f"pattern.{site.layer}")]
+    if not served:
+        return {}
+    wanted = sorted({f"pattern.{site.layer}" for site, _ in served})
+    run = pair.model.run(pair.question.clean, capture=wanted, logits=False)
+    return {s: run[f"pattern.{s.layer}"][0, s.head, q].float().cpu() for s, q in served}

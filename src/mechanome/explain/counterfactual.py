@@ -1,0 +1,198 @@
+"""An automatic counterfactual: the prompt with one token swapped for another of its kind, so that the answer changes.
+
+A swap is worth something if three things hold. The new token must be a real alternative: among those the model itself
+expects at that place, the nearest to the old one in the embedding (France: Italy, Spain, England). The prompt must
+stay plausible. And the answer must lose. Swaps are ranked by what the answer loses minus what the prompt's
+log-probability loses, both in nats, each measured exactly. The last token is swapped only if no other one helps,
+because that asks another question rather than the same question about something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mechanome.core import BadInput
+from mechanome.engine import Batch, Model
+from mechanome.explain.tokens import Token
+
+PER_POSITION = 8
+"""Alternatives tried for one token."""
+EXPECTED = 2000
+"""An alternative is among this many tokens that the model expects most."""
+SIMILAR = 0.25
+"""Least cosine of two tokens of one kind, in the embedding without its six widest directions."""
+WIDEST = 6
+MOVES = 2.0
+"""A swap counts if the answer loses at least this much, in nats of log-odds (a factor of seven)."""
+TOKENS = 600
+"""Exact trials: at most this many tokens in all, but at least 16 prompts."""
+
+Score = Callable[[Tensor], Tensor]
+"""Next-token logits `[row, vocab]` to how strongly they favor the answer `[row]`, in nats."""
+
+
+@dataclass(frozen=True)
+class Swap:
+    """One token replaced by another.
+
+    Args:
+        position: where, in tokens.
+        old: what the prompt has there.
+        new: what the counterfactual has there.
+        loss: what the answer loses, in nats.
+        plausibility: log-probability of the counterfactual's text minus that of the prompt's, in nats.
+    """
+
+    position: int
+    old: Token
+    new: Token
+    loss: float
+    plausibility: float
+
+    @property
+    def worth(self) -> float:
+        """What the answer loses, minus what plausibility loses."""
+        return self.loss + min(0.0, self.plausibility)
+
+    def __str__(self) -> str:
+        return f"{self.old} for {self.new}"
+
+
+def log_odds(answer: int) -> Score:
+    """Log-odds of one token against all others, in nats."""
+
+    def score(logits: Tensor) -> Tensor:
+        rest = logits.clone()
+        rest[:, answer] = float("-inf")
+        return logits[:, answer] - rest.logsumexp(-1)
+
+    return score
+
+
+def difference(answer: int, foil: int) -> Score:
+    """Logit of one token minus that of another: log-odds between the two, in nats."""
+    return lambda logits: logits[:, answer] - logits[:, foil]
+
+
+def swaps(model: Model, prompt: Batch, logits: Tensor, score: Score) -> list[Swap]:
+    """Swaps that cost the answer at least `MOVES`, best first.
+
+    Args:
+        model: an opened language model.
+        prompt: one unpadded row.
+        logits: its logits at every position, `[pos, vocab]`.
+        score: what the answer should lose.
+
+    Raises:
+        BadInput: no swap moves the answer enough; the message advises a counterfactual of one's own.
+    """
+    ids = prompt.input_ids[0]
+    trials = _alternatives(model, ids, logits)
+    most = max(16, TOKENS // len(ids))
+    if len(trials) > most:
+        trials = _screened(model, prompt, trials, score)[:most]
+    measured = _measure(model, ids, logits, trials, score)
+    found = [swap for swap in measured if swap.loss >= MOVES]
+    inner = [swap for swap in found if swap.position < len(ids) - 1]
+    if not found:
+        best = max((swap.loss for swap in measured), default=0.0)
+        tried = f"{len(trials)} swaps of one token were tried" if trials else "no token has a real alternative"
+        raise BadInput(
+            "an automatic counterfactual",
+            f"{tried}, and the answer's log-odds fell by {best:.1f} nats at most ({MOVES:g} are needed)",
+            "give --counterfactual: a prompt of as many tokens that has another answer",
+        )
+    return sorted(inner or found, key=lambda swap: -swap.worth)
+
+
+def swapped(ids: Tensor, position: int, new: int) -> list[int]:
+    """Token ids `[pos]` with one replaced."""
+    changed = ids.tolist()
+    changed[position] = new
+    return changed
+
+
+_Trial = tuple[int, int]
+"""Position and new id."""
+
+
+def _alternatives(model: Model, ids: Tensor, logits: Tensor) -> list[_Trial]:
+    nearness = _nearness(model)
+    special = set(getattr(model.tokenizer, "all_special_ids", ()))
+    trials = []
+    for position in range(1, len(ids)):
+        old = Token.of(model, int(ids[position]))
+        if old.id in special or not any(c.isalnum() for c in old.text):
+            continue
+        expected = logits[position - 1].topk(min(EXPECTED, logits.shape[-1])).indices
+        cosine = nearness(old.id, expected)
+        order = [int(expected[i]) for i in cosine.argsort(descending=True) if cosine[i] >= SIMILAR]
+        # Other tokens of the prompt first: swapping a name for another name of the prompt is the best test there is.
+        present = set(ids.tolist())
+        order.sort(key=lambda id: id not in present)
+        kept = (id for id in order if id not in special and _same_kind(old.text, Token.of(model, id).text))
+        trials += [(position, id) for id, _ in zip(kept, range(PER_POSITION))]
+    return trials
+
+
+def _nearness(model: Model) -> Callable[[int, Tensor], Tensor]:
+    """Cosine between one token and others, where the few directions that encode frequency are taken out."""
+    embedding = model.weight("W_E").value.float()
+    center = embedding.mean(0)
+    sample = embedding[:: max(1, len(embedding) // 16384)] - center
+    widest = torch.linalg.eigh(sample.T @ sample).eigenvectors[:, -WIDEST:]
+
+    def unit(rows: Tensor) -> Tensor:
+        rows = rows - center
+        rows = rows - rows @ widest @ widest.T
+        return rows / rows.norm(dim=-1, keepdim=True).clamp(min=1e-12)
+
+    return lambda id, others: unit(embedding[others.to(embedding.device)]) @ unit(embedding[id])
+
+
+def _same_kind(old: str, new: str) -> bool:
+    """Spaces, capital, digits and length class agree, and the words differ by more than their case."""
+    return _kind(old) == _kind(new) and old.strip().lower() != new.strip().lower()
+
+
+def _kind(text: str) -> tuple[bool, ...]:
+    word = text.strip()
+    return (text[:1].isspace(), word[:1].isupper(), word.isdigit(), word.isalpha(), len(word) > 1)
+
+
+def _screened(model: Model, prompt: Batch, trials: list[_Trial], score: Score) -> list[_Trial]:
+    """The trials in order of a first-order estimate of what the answer loses, from one gradient pass."""
+    gradient = model.grad(lambda logits, rows: score(logits), prompt, ["resid_pre.0"])["resid_pre.0"][0]
+    embedding = model.weight("W_E").value
+    ids = prompt.input_ids[0]
+    position = torch.tensor([p for p, _ in trials], device=gradient.device)
+    change = embedding[torch.tensor([new for _, new in trials])] - embedding[ids[position]]
+    gain = (gradient[position].float() * change.to(gradient).float()).sum(-1)
+    return [trials[int(i)] for i in gain.argsort()]
+
+
+def _measure(model: Model, ids: Tensor, logits: Tensor, trials: Sequence[_Trial], score: Score) -> list[Swap]:
+    size = max(1, int(25e6 / (logits.shape[-1] * len(ids))))  # the logits of all positions are the largest tensor
+    before, base = score(logits[-1:])[0], _text_log_prob(logits[None], ids[None])[0]
+    found = []
+    for start in range(0, len(trials), size):
+        piece = trials[start : start + size]
+        rows = torch.tensor([swapped(ids, position, new) for position, new in piece])
+        changed = model.run(model.encode(rows, bos="none")).logits
+        assert changed is not None
+        changed = changed.float().cpu()
+        losses, plain = before - score(changed[:, -1]), _text_log_prob(changed, rows) - base
+        for (position, new), loss, plausibility in zip(piece, losses.tolist(), plain.tolist()):
+            old = Token.of(model, int(ids[position]))
+            found.append(Swap(position, old, Token.of(model, new), loss, plausibility))
+    return found
+
+
+def _text_log_prob(logits: Tensor, ids: Tensor) -> Tensor:
+    """Log-probability of the tokens after the first, `[row]`."""
+    own = logits[:, :-1].gather(-1, ids[:, 1:, None])[..., 0]
+    return (own - logits[:, :-1].logsumexp(-1)).sum(-1)

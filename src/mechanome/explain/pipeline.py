@@ -1,0 +1,136 @@
+"""`explain`: one behavior, from prediction to verified mechanism."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from torch import nn
+
+from mechanome.core import NotServed, versions
+from mechanome.engine import Model, load
+from mechanome.engine.memory import Budget
+from mechanome.explain.components import KINDS, components, every_site
+from mechanome.explain.effects import Grid, flow, having, parts
+from mechanome.explain.explanation import Explanation, Origin
+from mechanome.explain.hiding import hide
+from mechanome.explain.lens import lens
+from mechanome.explain.pair import Pair
+from mechanome.explain.question import ask
+from mechanome.explain.tokens import Prediction
+from mechanome.explain.verification import verify
+
+DEFAULT_MODEL = "smollm2-135m-instruct"
+SHOWN = 10
+"""Next tokens listed after the prompt and after the counterfactual."""
+
+T = TypeVar("T")
+
+
+def explain(
+    prompt: str,
+    model: str | Path | nn.Module | Model = DEFAULT_MODEL,
+    *,
+    answer: str | None = None,
+    foil: str | None = None,
+    counterfactual: str | None = None,
+    seed: int = 0,
+    budget: Budget = None,
+    quiet: bool = False,
+) -> Explanation:
+    """Explain why a language model continues a prompt as it does, and test the explanation.
+
+    Args:
+        prompt: the text whose next token is explained.
+        model: what `mechanome.load` opens, or an opened model.
+        answer: the next token to explain, as text; None takes the likeliest one. Of several tokens the first is used.
+        foil: rather than what; None takes the likeliest token after the counterfactual, or the runner-up.
+        counterfactual: compared with what: a prompt of as many tokens with another answer; None makes one by swapping
+            a token for another of its kind.
+        seed: of the random sets of parts that the explanation is compared with.
+        budget: memory for the largest piece of work, such as "2GB"; None for a quarter of what is free.
+        quiet: no progress.
+
+    Returns:
+        an `Explanation`: `e.verdict`, `e.story`, `e.components`, `e.table()`, `e.html()`, `e.to_json()`.
+
+    Raises:
+        BadInput: a prompt, answer, foil or counterfactual that cannot be used, each with its fix; also where no
+            automatic counterfactual can be made.
+        ShapeMismatch: a counterfactual of another token length.
+        UnknownModel, NotServed: a model that cannot be opened, or that is no language model.
+    """
+    clock = _Clock()
+    with clock.part("open the model"):
+        opened = load(model)
+    with clock.part("choose answer, foil and counterfactual"):
+        question = ask(opened, prompt, answer, foil, counterfactual)
+    left_out: list[str] = []
+    with clock.part("logit lens"), _optional("logit lens", left_out):
+        reading = None
+        reading = lens(opened, question)
+    with clock.part("hide each token"), _optional("hiding tokens", left_out):
+        hidden = None
+        hidden = hide(opened, question)
+    with clock.part("residual stream"):
+        stream = flow(opened, question, budget, quiet)
+    kinds = [kind for kind in KINDS if having(opened, kind.point)]
+    if not kinds:
+        raise NotServed(f"explaining {opened.name}", "no head, MLP or mixer of it can be patched", "use another model")
+    grids: list[Grid] = []
+    for kind in kinds:
+        with clock.part(f"every {kind.name}"):
+            grids.append(parts(opened, question, kind.point, kind.axis, budget, quiet))
+    with clock.part("name the parts"):
+        pair = Pair.of(opened, question, [site.whole for site in every_site(grids)], quiet)
+        named = components(pair, grids)
+    with clock.part("verify"):
+        verified = verify(pair, grids, named, seed)
+    return Explanation(
+        question=question,
+        prediction=Prediction.of(opened, question.clean_logits, SHOWN),
+        counter_prediction=Prediction.of(opened, question.corrupted_logits, SHOWN),
+        lens=reading,
+        hidden=hidden,
+        flow=stream,
+        parts=tuple(grids),
+        components=named,
+        verification=verified,
+        origin=_origin(opened),
+        versions=versions(),
+        seed=seed,
+        seconds=clock.seconds,
+        left_out=tuple(left_out),
+    )
+
+
+class _Clock:
+    """Wall time of each part of the work."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.seconds[name] = time.perf_counter() - start
+
+
+@contextmanager
+def _optional(what: str, left_out: list[str]) -> Iterator[None]:
+    """A part that some models cannot serve: it is left out, and the result says why."""
+    try:
+        yield
+    except NotServed as refusal:
+        left_out.append(f"{what} left out: {refusal.why or refusal.what}")
+
+
+def _origin(model: Model) -> Origin:
+    source = model.source
+    if source is None:
+        return Origin(model.name, "a module passed in", "", "unknown")
+    return Origin(source.id, source.source, source.sha256, source.license, tuple(source.notes))

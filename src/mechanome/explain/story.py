@@ -1,0 +1,173 @@
+"""The finding in plain sentences, each one a template filled with measured numbers, for terminal and page alike."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from mechanome.explain.tokens import Token, percent
+from mechanome.report import Line, Role, Span
+
+if TYPE_CHECKING:
+    from mechanome.explain.explanation import Explanation
+
+CARRIES = 0.3
+"""A position carries the answer at a layer if it alone brings back this share."""
+
+
+def token(text: str) -> Span:
+    """A token set off from the sentence, without the space it starts with."""
+    return Span(text.strip(" ") or text, "token")
+
+
+def answer(e: Explanation) -> Span:
+    """The answer, set off."""
+    return _side(e, e.question.answer, "answer")
+
+
+def foil(e: Explanation) -> Span:
+    """The foil, set off."""
+    return _side(e, e.question.foil, "foil")
+
+
+def said(e: Explanation, next_token: Token) -> Span:
+    """A next token, set off as what it is."""
+    sides = {e.question.answer.id: answer(e), e.question.foil.id: foil(e)}
+    return sides.get(next_token.id, token(next_token.text))
+
+
+def _side(e: Explanation, own: Token, role: Role) -> Span:
+    alike = e.question.answer.text.strip() == e.question.foil.text.strip()
+    return Span(own.text if alike else token(own.text).text, role)
+
+
+def title(e: Explanation) -> Line:
+    """The prompt, and the answer after it."""
+    gap = " " if e.question.answer.text.startswith(" ") else ""
+    return (f"{e.question.prompt}{gap}", answer(e))
+
+
+def subtitle(e: Explanation) -> Line:
+    """The contrast."""
+    q = e.question
+    return ("Why not ", foil(e), ", as after \u201c", q.counterfactual, "\u201d?")
+
+
+def verdict(e: Explanation) -> Line:
+    """Whether the named parts are the mechanism, in a sentence."""
+    v = e.verification
+    if e.explained:
+        return (
+            f"{_parts(v.tested)} of {v.parts} carry the model's preference for ",
+            answer(e),
+            " over ",
+            foil(e),
+            f": without them {_share(v.removed.share)} of it is lost, and they alone bring {_share(v.kept.share)} of "
+            f"it back. As many random parts lose {_share(v.removed.spread.estimate)} and bring back "
+            f"{_share(v.kept.spread.estimate)}.",
+        )
+    reasons = "; ".join(v.failures)
+    return (f"The strongest parts are listed below, but they are not the mechanism: {reasons}.",)
+
+
+def story(e: Explanation) -> tuple[Line, ...]:
+    """What happened, step by step."""
+    lines = (_prediction(e), _contrast(e), _hidden(e), _flow(e), _strongest(e), _lens(e))
+    return tuple(line for line in lines if line)
+
+
+def _prediction(e: Explanation) -> Line:
+    q = e.question
+    shares = q.clean_logits.softmax(-1)
+    top = e.prediction.tokens[0]
+    own = percent(float(shares[q.answer.id]))
+    if top.id == q.answer.id:
+        return ("The model's likeliest next token is ", answer(e), f" ({own}).")
+    return (
+        "The model's likeliest next token is ",
+        said(e, top),
+        f" ({percent(e.prediction.probabilities[0])}); the answer asked about, ",
+        answer(e),
+        f", has {own}.",
+    )
+
+
+def _contrast(e: Explanation) -> Line:
+    q, top = e.question, e.counter_prediction.tokens[0]
+    then: Line = (said(e, top), f" ({percent(e.counter_prediction.probabilities[0])}).")
+    if len(q.differing) == 1:
+        p = q.differing[0]
+        return ("Swap ", token(q.tokens[p]), " for ", token(q.other_tokens[p]), ", and it is ", *then)
+    return (f"After the counterfactual, which differs in {len(q.differing)} tokens, it is ", *then)
+
+
+def _hidden(e: Explanation) -> Line:
+    if e.hidden is None:
+        return ()
+    worst = sorted(zip(e.hidden.change.tolist(), e.hidden.groups))[:3]
+    pieces: list[Span | str] = ["The preference depends most on "]
+    for n, (change, group) in enumerate(w for w in worst if w[0] < 0):
+        pieces += [", " if n else "", token("".join(e.question.tokens[p] for p in group)), f" ({change:+.1f})"]
+    if len(pieces) == 1:
+        return ()
+    return (*pieces, f": how it changes, from {e.question.high:.1f}, when no later token can look there.")
+
+
+def _flow(e: Explanation) -> Line:
+    runs = carriers(e)
+    if not runs:
+        return ("No single position carries the answer through the layers.",)
+    pieces: list[Span | str] = ["What decides sits at "]
+    for n, (position, first, last) in enumerate(runs[:4]):
+        where = f"from layer {first} on" if n and last == e.flow.layers[-1] else f"in layers {first}\u2013{last}"
+        where = f"in layer {first}" if first == last and n < len(runs) - 1 else where
+        final = ", the last token, where the answer is read off" if position == e.question.length - 1 else ""
+        pieces += [", then at " if n else "", token(e.question.tokens[position]), f" {where}{final}"]
+    return (*pieces, ".")
+
+
+def carriers(e: Explanation) -> list[tuple[int, int, int]]:
+    """Which position brings back most, as runs of layers: position, first layer, last layer."""
+    shares = e.flow.shares.nan_to_num(float("-inf"))
+    best = [
+        (layer, int(row.argmax()) if float(row.max()) >= CARRIES else None) for layer, row in zip(e.flow.layers, shares)
+    ]
+    runs = []
+    for position, members in groupby(best, key=lambda item: item[1]):
+        layers = [layer for layer, _ in members]
+        if position is not None:
+            runs.append((position, layers[0], layers[-1]))
+    return runs
+
+
+def _strongest(e: Explanation) -> Line:
+    part = next((c for c in e.components if not c.echo), None)
+    if part is None:
+        return ()
+    tokens = e.question.tokens
+    pieces: list[Span | str] = [
+        f"The strongest single part is {part.name}: alone it brings {_share(part.restores)} of the preference back, "
+        f"and {_share(part.breaks)} is lost without it. It acts at ",
+        token(tokens[part.position]),
+    ]
+    if part.attended:
+        place, weight = part.attended[0]
+        pieces += [" and looks at ", token(tokens[place]), f" ({weight:.0%} of its attention)"]
+    return (*pieces, ".")
+
+
+def _lens(e: Explanation) -> Line:
+    if e.lens is None or e.lens.settled is None:
+        return ()
+    layer = e.lens.layers[e.lens.settled]
+    where = "right from the embedding" if layer == "embedding" else f"after layer {layer} of {len(e.lens.layers) - 2}"
+    return ("Read off early, ", answer(e), f" is the top choice to stay {where}.")
+
+
+def _parts(n: int) -> str:
+    words = ("No part", "One part", "Two parts", "Three parts", "Four parts", "Five parts", "Six parts", "Seven parts")
+    return words[n] if n < len(words) else "Eight parts" if n == 8 else f"{n} parts"
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:.0f} %".replace("-0 %", "0 %")

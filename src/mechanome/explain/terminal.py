@@ -1,0 +1,115 @@
+"""The terminal page of an explanation: readable at 80 columns, with and without color."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rich.console import Group
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from mechanome.explain import story
+from mechanome.explain.explanation import Explanation
+from mechanome.explain.tokens import quoted
+from mechanome.report import Line, spans
+
+_STYLES = {"plain": "", "answer": "bold green", "foil": "yellow", "token": "cyan", "strong": "bold", "dim": "dim"}
+_SHOWN = 60
+"""Characters of a token in a table."""
+_PARTS = (("part", "left"), ("restores", "right"), ("breaks", "right"), ("at", "left"), ("attends to", "left"))
+_TESTS = (
+    ("test", "left"),
+    ("parts", "right"),
+    ("needed", "right"),
+    ("random sets", "right"),
+    ("p", "right"),
+    ("model says", "left"),
+)
+
+
+def page(e: Explanation) -> Group:
+    """Everything, top to bottom."""
+    return Group(*_blocks(e))
+
+
+def line(pieces: Line) -> Text:
+    """A line with tokens in quotes and in color."""
+    found = Text()
+    for span in spans(pieces):
+        token = span.role in ("answer", "foil", "token")
+        found.append(quoted(span.text) if token else span.text, style=_STYLES[span.role])
+    return found
+
+
+def _token(text: str) -> str:
+    """A token in quotes, without its leading space, at which a line could break."""
+    return quoted(story.token(text).text[:_SHOWN])
+
+
+def _blocks(e: Explanation) -> Iterator[Any]:
+    yield Text(f"mechanome explain \u00b7 {e.origin.id}", style="dim")
+    yield Text()
+    yield line(story.title(e))
+    yield line(story.subtitle(e))
+    yield Text()
+    color = "bold green" if e.explained else "bold yellow"
+    yield Text(e.verdict.upper(), style=color) + Text(". ") + line(story.verdict(e))
+    yield Text()
+    for number, step in enumerate(story.story(e), 1):
+        yield _hanging(f"{number}.", line(step))
+    yield Text()
+    yield _parts(e)
+    yield Text()
+    yield _tests(e)
+    remarks = [*e.question.choices, *e.left_out]
+    if remarks:
+        yield Text()
+        yield from (_hanging("\u00b7", Text(remark, style="dim")) for remark in remarks)
+
+
+def _hanging(mark: str, body: Text) -> Table:
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(width=2, justify="right")
+    grid.add_column()
+    grid.add_row(Text(mark, style="dim"), body)
+    return grid
+
+
+def _parts(e: Explanation) -> Padding:
+    table = _table(_PARTS)
+    tokens = e.question.tokens
+    for part in e.components:
+        reads = ", ".join(f"{_token(tokens[p])} {w:.0%}" for p, w in part.attended)
+        table.add_row(
+            part.name,
+            f"{100 * part.restores:.0f} %",
+            f"{100 * part.breaks:.0f} %",
+            Text(_token(tokens[part.position])),
+            Text("echo of the input" if part.echo else reads),
+            style="dim" if part.echo else "",
+        )
+    return Padding(table, (0, 0, 0, 3))
+
+
+def _tests(e: Explanation) -> Padding:
+    table = _table(_TESTS)
+    for name, trial in (("remove", e.verification.removed), ("keep only", e.verification.kept)):
+        spread = trial.spread
+        table.add_row(
+            name,
+            f"{100 * trial.share:.0f} %",
+            f"{100 * trial.needed:.0f} %",
+            f"{100 * spread.estimate:.0f} % [{100 * spread.lo:.0f}, {100 * spread.hi:.0f}]",
+            f"{trial.p:.2f}",
+            Text(_token(trial.after.tokens[0].text)),
+        )
+    return Padding(table, (0, 0, 0, 3))
+
+
+def _table(columns: Sequence[tuple[str, Any]]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name, justify in columns:
+        table.add_column(name, justify=justify, header_style="bold", overflow="fold")
+    return table

@@ -1,0 +1,71 @@
+"""Tokens as people read them: an id with its text, quoted so that spaces and line breaks are seen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mechanome.engine import Model
+from mechanome.engine.inputs import token_strings
+
+
+@dataclass(frozen=True)
+class Token:
+    """One entry of the vocabulary.
+
+    Args:
+        id: its number.
+        text: what it decodes to, alone.
+    """
+
+    id: int
+    text: str
+
+    def __str__(self) -> str:
+        return quoted(self.text)
+
+    @classmethod
+    def of(cls, model: Model, id: int) -> Token:
+        """The token of an id."""
+        return cls(int(id), token_strings(model.tokenizer, [int(id)])[0])
+
+
+def quoted(text: str) -> str:
+    """A text in quotes, on one line: `' Paris'`."""
+    escapes = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+    return "'" + "".join(escapes.get(c, c) for c in text) + "'"
+
+
+def percent(share: float) -> str:
+    """A share of 1 as a percentage of about three digits: `74.9 %`, `0.03 %`."""
+    value = 100 * share
+    digits = 0 if abs(value) >= 99.95 else 1 if abs(value) >= 1 or abs(value) < 0.005 else 2
+    return f"{value:.{digits}f} %"
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The likeliest next tokens, in order.
+
+    Args:
+        tokens: the tokens.
+        probabilities: theirs, 0 to 1.
+    """
+
+    tokens: tuple[Token, ...]
+    probabilities: tuple[float, ...]
+
+    @classmethod
+    def of(cls, model: Model, logits: Tensor, n: int) -> Prediction:
+        """The top `n` of next-token logits `[vocab]`."""
+        values, ids = logits.float().softmax(-1).topk(min(n, len(logits)))
+        return cls(tuple(Token.of(model, int(i)) for i in ids), tuple(values.tolist()))
+
+
+def rank(log_probs: Tensor, ids: Sequence[int]) -> Tensor:
+    """How many tokens are likelier, plus one: `[row, vocab]` and n ids to `[row, n]`."""
+    own = log_probs[:, torch.tensor(list(ids))]
+    return (log_probs[:, None, :] > own[:, :, None]).sum(-1) + 1

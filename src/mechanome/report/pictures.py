@@ -1,0 +1,179 @@
+"""Pictures made of plain HTML and SVG: no library, no network, and each one knows its table.
+
+A picture is a frozen dataclass of numbers and texts. `html()` draws it, `table()` gives the same numbers in full.
+Values are signed: one hue speaks for the answer, the other against it, and strength is opacity, so both color schemes
+work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from markupsafe import Markup
+
+from mechanome.core import Table
+from mechanome.report.rendering import number, render, share, visible
+
+
+class Picture(Protocol):
+    """What a section shows."""
+
+    def html(self) -> Markup:
+        """The drawing, as an HTML fragment."""
+
+    def table(self) -> Table | None:
+        """The numbers behind it, None where the picture is a table already."""
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Horizontal bars of probabilities, in columns side by side.
+
+    Args:
+        columns: per column, its title, labels and shares of 1.
+        roles: labels that are colored: text to "answer" or "foil".
+    """
+
+    columns: Sequence[tuple[str, Sequence[str], Sequence[float]]]
+    roles: dict[str, str] = field(default_factory=dict)
+
+    def html(self) -> Markup:
+        """One block of bars a column; the longest bar of all fills the width."""
+        widest = max(max(values) for _, _, values in self.columns)
+        columns = [
+            (
+                title,
+                [
+                    (t, share(v, 1 if v >= 0.001 else 2), 100 * v / widest, self.roles.get(t, ""))
+                    for t, v in zip(ts, vs)
+                ],
+            )
+            for title, ts, vs in self.columns
+        ]
+        return render("bars.html.j2", columns=columns)
+
+    def _row(self, text: str, value: float, widest: float) -> tuple[str, str, float, str]:
+        return text, share(value, 1 if value >= 0.001 else 2), 100 * value / widest, self.roles.get(text, "")
+
+    def table(self) -> Table:
+        """Label and probability of every column."""
+        names = [name for title, _, _ in self.columns for name in (title, "probability")]
+        depth = max(len(labels) for _, labels, _ in self.columns)
+        cells = [
+            [cell for _, ts, vs in self.columns for cell in ((visible(ts[i]), vs[i]) if i < len(ts) else ("", None))]
+            for i in range(depth)
+        ]
+        return Table(names, cells)
+
+
+@dataclass(frozen=True)
+class TokenStrip:
+    """A text whose tokens are colored by a signed number.
+
+    Args:
+        tokens: the tokens in order.
+        values: one a token; None where it was not measured.
+        unit: what the number is, for tooltips and the table.
+        marks: position to a remark shown under the token.
+        limit: the value with the strongest color; None takes the largest.
+    """
+
+    tokens: Sequence[str]
+    values: Sequence[float | None]
+    unit: str
+    marks: dict[int, str] = field(default_factory=dict)
+    limit: float | None = None
+
+    def html(self) -> Markup:
+        """A run of boxes that breaks like text."""
+        limit = self.limit or max((abs(v) for v in self.values if v is not None), default=1.0) or 1.0
+        items = [
+            {
+                "text": token,
+                "tip": f"{visible(token)}: " + ("not measured" if value is None else f"{number(value)} {self.unit}"),
+                "value": number(value, 1),
+                "mark": self.marks.get(i, ""),
+                **_ink(None if value is None else value / limit),
+            }
+            for i, (token, value) in enumerate(zip(self.tokens, self.values))
+        ]
+        return render("strip.html.j2", items=items)
+
+    def table(self) -> Table:
+        """Position, token, value."""
+        rows = [[i, visible(t), v, self.marks.get(i, "")] for i, (t, v) in enumerate(zip(self.tokens, self.values))]
+        return Table(["position", "token", self.unit, "remark"], rows)
+
+
+@dataclass(frozen=True)
+class Meter:
+    """A cell that shows a share of 1 as a bar.
+
+    Args:
+        value: the share; the bar stops at 0 and 1, the text does not.
+    """
+
+    value: float
+
+    def html(self) -> Markup:
+        """The bar with its percentage."""
+        return render(
+            "meter.html.j2", width=100 * min(1.0, abs(self.value)), text=share(self.value), against=self.value < 0
+        )
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A cell that shows a short text with weights on its tokens.
+
+    Args:
+        tokens: the tokens in order.
+        values: shares of 1.
+    """
+
+    tokens: Sequence[str]
+    values: Sequence[float]
+
+    def html(self) -> Markup:
+        """The tokens, shaded."""
+        items = [
+            {"text": t, "tip": f"{visible(t)}: {share(v, 1)}", "alpha": f"{min(1.0, v):.3f}"}
+            for t, v in zip(self.tokens, self.values)
+        ]
+        return render("weights.html.j2", items=items)
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table whose cells may be small pictures.
+
+    Args:
+        columns: names, with a one-line explanation each.
+        rows: cells: texts, `Meter`s, `Weights`.
+        muted: rows that are set aside.
+    """
+
+    columns: Sequence[tuple[str, str]]
+    rows: Sequence[Sequence[str | Meter | Weights]]
+    muted: Sequence[int] = ()
+
+    def html(self) -> Markup:
+        """The table."""
+        rows = [
+            ([cell if isinstance(cell, str) else cell.html() for cell in row], i in self.muted)
+            for i, row in enumerate(self.rows)
+        ]
+        return render("sheet.html.j2", columns=self.columns, rows=rows)
+
+    def table(self) -> None:
+        """It is one already."""
+        return
+
+
+def _ink(strength: float | None) -> dict[str, str]:
+    """Hue and opacity of a signed strength between -1 and 1."""
+    if strength is None:
+        return {"hue": "none", "alpha": "0"}
+    return {"hue": "for" if strength >= 0 else "against", "alpha": f"{min(1.0, abs(strength)):.3f}"}
