@@ -12,13 +12,14 @@ from typing import Any
 
 from torch import nn
 
-from mechanome.core.errors import BadInput, NotServed
+from mechanome.core.errors import BadInput, NotServed, nearest
 from mechanome.engine.families import (
     EMBED_NAMES,
     FINAL_NORM_NAMES,
     FUSED_PER_HEAD,
     HEAD_COUNT_NAMES,
     PROJECTIONS,
+    ROLES,
     SHAPES,
     BlockShape,
     Layout,
@@ -286,6 +287,9 @@ def _from_layout(root: nn.Module, layout: Layout) -> Architecture:
         raise BadInput(
             f"layout blocks '{layout.blocks}'", "no list of modules is there", "name an nn.ModuleList or nn.Sequential"
         )
+    for role in layout.roles:
+        if role not in ROLES:
+            raise BadInput(f"layout role '{role}'", "there is no such role", nearest(role, ROLES))
     shape = BlockShape((), layout.roles, layout.style)
     blocks = []
     for i, module in enumerate(stack):

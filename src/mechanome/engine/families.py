@@ -229,6 +229,9 @@ PROJECTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "experts": ("mlp", ("experts",)),
 }
 
+# Every part a module can play.
+ROLES = frozenset({role for shape in SHAPES for role in shape.roles} | set(PROJECTIONS))
+
 # Fused projections: how one head's parts lie in the output.
 FUSED_PER_HEAD = ("query_key_value",)
 

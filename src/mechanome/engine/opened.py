@@ -266,6 +266,18 @@ class Opened:
         named: dict[str | None, Frame] = {t.name: main.get(str(t.name), unknown) for t in self.architecture.towers}
         return {None: batch.frame, **named, **batch.frames}
 
+    def _refuse_padding(self, frame: Frame) -> None:
+        if self.report is None or not frame.padded:
+            return
+        side = "left" if any(frame.starts) else "right"
+        error = self.report.left_padding_error if side == "left" else self.report.padding_error
+        if error is not None and error > (1e-3 if self.dtype in (torch.float32, torch.float64) else 0.1):
+            raise NotServed(
+                "rows of different lengths",
+                f"padding on the {side} changes what {type(self.core).__name__} says (by {error:.1g}, measured)",
+                "run rows of one length at a time, or pad on the other side",
+            )
+
     @property
     def _counts_columns(self) -> bool:
         """Whether positions are columns unless told otherwise; some embeddings (roberta) count the ids instead."""
@@ -273,8 +285,13 @@ class Opened:
         return self.accepts("position_ids") and not counts_ids
 
     def arguments(self, batch: Batch) -> dict[str, Any]:
-        """What the model's forward is called with: the batch, no cache, and true positions under left padding."""
+        """What the model's forward is called with: the batch, no cache, and true positions under left padding.
+
+        Raises:
+            NotServed: rows padded on a side that the self-test found to change this model's answers.
+        """
         arguments = dict(batch.arguments)
+        self._refuse_padding(batch.frame)
         if self.accepts("use_cache"):
             arguments.setdefault("use_cache", False)
         mask = arguments.get("attention_mask")

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from mechanome.core.errors import MechanomeError, NotServed
 from mechanome.core.formats import read_json, write_json
+from mechanome.engine.consistency import liars
 from mechanome.engine.edits import Edit
 from mechanome.engine.inputs import Batch, encode
 from mechanome.engine.operations import Capture
@@ -47,7 +48,8 @@ class Report:
         volatile: sites whose tensor the model changes in place afterwards; captures copy there.
         additive: tower (or "") -> largest relative error of `stream before + parts = stream after`.
         backend_error: relative difference between the plain model and the same pass with every site read.
-        padding_error: relative difference between padded and unpadded rows; None without padding.
+        padding_error, left_padding_error: relative difference between rows padded on the right, or on the left, and
+            unpadded rows; None without padding. Where it is more than rounding, batches padded so are refused.
         features: point -> axes sizes after batch and position, for memory estimates.
         passes: forward passes used; 0 when the result came from the cache.
     """
@@ -58,6 +60,7 @@ class Report:
     additive: dict[str, float] = field(default_factory=dict)
     backend_error: float = 0.0
     padding_error: float | None = None
+    left_padding_error: float | None = None
     features: dict[str, list[int]] = field(default_factory=dict)
     passes: int = 0
 
@@ -173,8 +176,11 @@ class _Test:
             self.report.refused["logits"] = "the model's output holds no logits"
         captures = self._read(plain, logits is not None)
         self._additive(captures)
-        if self.batch.frame.width and self.batch.frame.padded and logits is not None:
-            self._padding(plain)
+        found = liars(self.model.architecture, captures, self._real)
+        self.report.refused |= {str(site): why for site, why in found.items()}
+        captures = {site: value for site, value in captures.items() if site not in found}
+        if logits is not None and logits.dim() == 3 and self._only_tokens():
+            self._padding()
         if check == "full":
             for site in _one_layer_each(list(captures)):
                 self._edit(site, plain)
@@ -242,19 +248,28 @@ class _Test:
             if errors:
                 self.report.additive[tower.name or ""] = max(errors)
 
-    def _padding(self, plain: Tensor) -> None:
-        frame, pieces = self.batch.frame, []
-        for row in range(frame.rows):
-            one = self.batch.take([row])
-            ids = one.input_ids[0, frame.starts[row] : frame.starts[row] + frame.lengths[row]]
-            alone = self.model.encode([ids.tolist()], bos="none")
-            self.report.passes += 1
-            with torch.no_grad():
-                logits = hidden(execute(self.model, alone, Plan(root=self.model.module)))
-            if logits is None or logits.dim() != 3:
-                return
-            pieces.append(logits[0])
-        self.report.padding_error = _relative(torch.cat(pieces).float(), plain)
+    def _only_tokens(self) -> bool:
+        return self.batch.frame.padded and self.batch.arguments.keys() <= {"input_ids", "attention_mask"}
+
+    def _padding(self) -> None:
+        frame, ids = self.batch.frame, self.batch.input_ids
+        rows = [ids[r, s : s + n].tolist() for r, (s, n) in enumerate(zip(frame.starts, frame.lengths))]
+        alone = [self._logits(self.model.encode([row], bos="none")) for row in rows]
+        self.report.padding_error = self._apart(alone, rows, "right")
+        self.report.left_padding_error = self._apart(alone, rows, "left")
+
+    def _apart(self, alone: list[Tensor], rows: list[list[int]], side: str) -> float:
+        batch = self.model.encode(rows, bos="none", pad=side)
+        logits, frame = self._logits(batch), batch.frame
+        parts = [logits[r, s : s + n] for r, (s, n) in enumerate(zip(frame.starts, frame.lengths))]
+        return _relative(torch.cat(parts), torch.cat([one[0] for one in alone]))
+
+    def _logits(self, batch: Batch) -> Tensor:
+        self.report.passes += 1
+        with torch.no_grad():
+            logits = hidden(execute(self.model, batch, Plan(root=self.model.module)))
+        assert logits is not None
+        return logits.float()
 
     def _edit(self, site: Site, plain: Tensor) -> None:
         if site.layer is not None and site.layer + 1 == len(self.model.architecture.tower(site.tower).blocks):

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
+from mechanome.core.errors import ShapeMismatch
+
 if TYPE_CHECKING:
     from mechanome.engine.plan import Call
 
@@ -53,10 +55,17 @@ class Columns:
     interleaved: bool = False
 
     def read(self, raw: Tensor, call: Call) -> Tensor:
-        if self.interleaved:
-            return raw.unflatten(-1, (self.heads, -1))[..., self.start : self.stop]
-        x = raw[..., self.start : self.stop]
-        return x.unflatten(-1, (self.heads, -1)) if self.heads else x
+        x = raw if self.interleaved else raw[..., self.start : self.stop]
+        if not self.heads:
+            return x
+        if x.shape[-1] % self.heads:
+            raise ShapeMismatch(
+                f"a width of {x.shape[-1]}",
+                f"it does not divide into {self.heads} heads",
+                "correct the number of heads",
+            )
+        x = x.unflatten(-1, (self.heads, -1))
+        return x[..., self.start : self.stop] if self.interleaved else x
 
     def write(self, raw: Tensor, x: Tensor, call: Call) -> Tensor:
         if self.interleaved:
