@@ -116,7 +116,9 @@ def _cache_file(model: Model, check: str) -> Path | None:
         "config": json.loads(model.config.to_json_string(use_diff=False)),
         "versions": [__version__, torch.__version__, transformers.__version__],
         "where": [str(model.dtype), model.device.type, sorted(set(model.backends.values())), check],
-        "modules": hashlib.sha256("\n".join(n for n, _ in model.module.named_modules()).encode()).hexdigest(),
+        "modules": hashlib.sha256(
+            "\n".join(f"{n}: {type(m)}" for n, m in model.module.named_modules()).encode()
+        ).hexdigest(),
     }
     key = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:24]
     return Cache.current().root / "selftest" / f"{key}.json"
