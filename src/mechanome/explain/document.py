@@ -10,7 +10,7 @@ from mechanome.explain import story
 from mechanome.explain.components import Component
 from mechanome.explain.effects import Grid
 from mechanome.explain.explanation import Explanation
-from mechanome.explain.tokens import quoted
+from mechanome.explain.tokens import quoted, whole
 from mechanome.explain.verification import LEVEL, MUST_KEEP, MUST_REMOVE
 from mechanome.report import (
     Bars,
@@ -230,8 +230,8 @@ def _verification(e: Explanation) -> Section:
     for name, trial in (("Removing", v.removed), ("Keeping", v.kept)):
         finding.append(
             (
-                f"{name}: {100 * trial.share:.0f} % against {100 * trial.spread.estimate:.0f} % for random sets (95 % "
-                f"interval of their mean {100 * trial.spread.lo:.0f} to {100 * trial.spread.hi:.0f} %), p = "
+                f"{name}: {whole(trial.share)} against {whole(trial.spread.estimate)} for random sets (95 % "
+                f"interval of their mean {100 * trial.spread.lo:.0f} to {whole(trial.spread.hi)}), p = "
                 f"{trial.p:.2f}; the model then says ",
                 story.said(e, trial.after.tokens[0]),
                 ". ",
@@ -264,8 +264,9 @@ def _measured(e: Explanation) -> Iterator[Line]:
     )
     yield (
         "Test. Explained means: removing the named parts loses at least "
-        f"{MUST_REMOVE:.0%} and keeping only them brings back at least {MUST_KEEP:.0%}, and in both they beat random "
-        f"sets of as many parts of each kind with p \u2264 {LEVEL}, p = (1 + sets that do as well) / (1 + sets).",
+        f"{whole(MUST_REMOVE)} and keeping only them brings back at least {whole(MUST_KEEP)}, and in both they beat "
+        f"random sets of as many parts of each kind with p \u2264 {LEVEL}, p = (1 + sets that do as well) / (1 + "
+        f"sets).",
     )
     for note in e.notes:
         yield (f"Note: {note}.",)

@@ -66,8 +66,8 @@ def flow(model: Model, question: Question, budget: Budget = None, quiet: bool = 
         order = sorted(positions, key=lambda p: (p not in (first, n - 1), -float(scores[p])))
         positions = sorted(_affordable(order, {p: len(layers) * c for p, c in costs.items()}, FEWEST_POSITIONS))
         notes.append(
-            f"a long prompt: measured at {len(positions)} of its positions and every {layers[1] - layers[0]} layers, "
-            "chosen by a gradient estimate"
+            f"a long prompt: the residual stream is measured at {len(positions)} of {n - first} positions and "
+            f"{len(layers)} of {depth} layers, chosen by a gradient estimate"
         )
     sweep = _sweep(model, question, "resid_pre", "pos", layers, positions, budget, quiet)
     shares = torch.full((len(layers), n), float("nan"))
@@ -101,7 +101,9 @@ def parts(model: Model, question: Question, point: str, axis: str, budget: Budge
         strength = dict(zip(every, estimate.abs().amax(-1).tolist()))
         order = sorted(every, key=lambda layer: -strength[layer])
         layers = sorted(_affordable(order, dict.fromkeys(every, cost), FEWEST_LAYERS))
-        notes.append(f"a long prompt: {len(layers)} of {len(every)} layers measured, chosen by a gradient estimate")
+        notes.append(
+            f"a long prompt: {point} is measured in {len(layers)} of {len(every)} layers, chosen by a gradient estimate"
+        )
     found = _sweep(model, question, point, axis, layers, None, budget, quiet)
     shares = torch.full((len(every), columns), float("nan"))
     shares[[every.index(layer) for layer in layers]] = found.shares

@@ -15,7 +15,7 @@ from mechanome.explain.effects import Grid
 from mechanome.explain.hiding import Hidden
 from mechanome.explain.lens import Lens
 from mechanome.explain.question import Question
-from mechanome.explain.tokens import Prediction, quoted
+from mechanome.explain.tokens import Prediction, quoted, whole
 from mechanome.explain.verification import Trial, Verification
 
 
@@ -99,7 +99,7 @@ class Explanation:
                 round(100 * part.restores, 1),
                 round(100 * part.breaks, 1),
                 f"{quoted(tokens[part.position])} ({part.position})",
-                ", ".join(f"{quoted(tokens[p])} {w:.0%}" for p, w in part.attended),
+                ", ".join(f"{quoted(tokens[p])} {whole(w)}" for p, w in part.attended),
             ]
             for part in self.components
         ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from mechanome.explain.tokens import Token, percent
+from mechanome.explain.tokens import Token, percent, whole
 from mechanome.report import Line, Role, Span
 
 if TYPE_CHECKING:
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 CARRIES = 0.3
 """A position carries the answer at a layer if it alone brings back this share."""
+
+WORTH_SAYING = 0.1
+"""A token is mentioned if hiding it does at least this share of what hiding the most important one does."""
 
 
 def token(text: str) -> Span:
@@ -57,14 +60,15 @@ def verdict(e: Explanation) -> Line:
     """Whether the named parts are the mechanism, in a sentence."""
     v = e.verification
     if e.explained:
+        one = v.tested == 1
         return (
-            f"{_parts(v.tested)} of {v.parts} carry the model's preference for ",
+            f"{_parts(v.tested)} of {v.parts} {'carries' if one else 'carry'} the model's preference for ",
             answer(e),
             " over ",
             foil(e),
-            f": without them {_share(v.removed.share)} of it is lost, and they alone bring {_share(v.kept.share)} of "
-            f"it back. As many random parts lose {_share(v.removed.spread.estimate)} and bring back "
-            f"{_share(v.kept.spread.estimate)}.",
+            f": without {'it' if one else 'them'} {whole(v.removed.share)} of the preference is lost, and "
+            f"{'it alone brings' if one else 'they alone bring'} {whole(v.kept.share)} back. As many random parts lose "
+            f"{whole(v.removed.spread.estimate)} and bring back {whole(v.kept.spread.estimate)}.",
         )
     reasons = "; ".join(v.failures)
     return (f"The strongest parts are listed below, but they are not the mechanism: {reasons}.",)
@@ -106,7 +110,7 @@ def _hidden(e: Explanation) -> Line:
         return ()
     worst = sorted(zip(e.hidden.change.tolist(), e.hidden.groups))[:3]
     pieces: list[Span | str] = ["The preference depends most on "]
-    for n, (change, group) in enumerate(w for w in worst if w[0] < 0):
+    for n, (change, group) in enumerate(w for w in worst if w[0] < -WORTH_SAYING * abs(worst[0][0])):
         pieces += [", " if n else "", token("".join(e.question.tokens[p] for p in group)), f" ({change:+.1f})"]
     if len(pieces) == 1:
         return ()
@@ -146,13 +150,13 @@ def _strongest(e: Explanation) -> Line:
         return ()
     tokens = e.question.tokens
     pieces: list[Span | str] = [
-        f"The strongest single part is {part.name}: alone it brings {_share(part.restores)} of the preference back, "
-        f"and {_share(part.breaks)} is lost without it. It acts at ",
+        f"The strongest single part is {part.name}: alone it brings {whole(part.restores)} of the preference back, "
+        f"and {whole(part.breaks)} is lost without it. It acts at ",
         token(tokens[part.position]),
     ]
     if part.attended:
         place, weight = part.attended[0]
-        pieces += [" and looks at ", token(tokens[place]), f" ({weight:.0%} of its attention)"]
+        pieces += [" and looks at ", token(tokens[place]), f" ({whole(weight)} of its attention)"]
     return (*pieces, ".")
 
 
@@ -167,7 +171,3 @@ def _lens(e: Explanation) -> Line:
 def _parts(n: int) -> str:
     words = ("No part", "One part", "Two parts", "Three parts", "Four parts", "Five parts", "Six parts", "Seven parts")
     return words[n] if n < len(words) else "Eight parts" if n == 8 else f"{n} parts"
-
-
-def _share(value: float) -> str:
-    return f"{100 * value:.0f} %".replace("-0 %", "0 %")

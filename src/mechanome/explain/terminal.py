@@ -12,7 +12,7 @@ from rich.text import Text
 
 from mechanome.explain import story
 from mechanome.explain.explanation import Explanation
-from mechanome.explain.tokens import quoted
+from mechanome.explain.tokens import quoted, whole
 from mechanome.report import Line, spans
 
 _STYLES = {"plain": "", "answer": "bold green", "foil": "yellow", "token": "cyan", "strong": "bold", "dim": "dim"}
@@ -81,11 +81,11 @@ def _parts(e: Explanation) -> Padding:
     table = _table(_PARTS)
     tokens = e.question.tokens
     for part in e.components:
-        reads = ", ".join(f"{_token(tokens[p])} {w:.0%}" for p, w in part.attended)
+        reads = ", ".join(f"{_token(tokens[p])} {whole(w)}" for p, w in part.attended)
         table.add_row(
             part.name,
-            f"{100 * part.restores:.0f} %",
-            f"{100 * part.breaks:.0f} %",
+            f"{whole(part.restores)}",
+            f"{whole(part.breaks)}",
             Text(_token(tokens[part.position])),
             Text("echo of the input" if part.echo else reads),
             style="dim" if part.echo else "",
@@ -99,9 +99,9 @@ def _tests(e: Explanation) -> Padding:
         spread = trial.spread
         table.add_row(
             name,
-            f"{100 * trial.share:.0f} %",
-            f"{100 * trial.needed:.0f} %",
-            f"{100 * spread.estimate:.0f} % [{100 * spread.lo:.0f}, {100 * spread.hi:.0f}]",
+            f"{whole(trial.share)}",
+            f"{whole(trial.needed)}",
+            f"{whole(spread.estimate)} [{100 * spread.lo:.0f}, {100 * spread.hi:.0f}]",
             f"{trial.p:.2f}",
             Text(_token(trial.after.tokens[0].text)),
         )

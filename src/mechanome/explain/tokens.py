@@ -46,6 +46,11 @@ def percent(share: float) -> str:
     return f"{value:.{digits}f} %"
 
 
+def whole(share: float) -> str:
+    """A share of 1 as a whole percentage: `84 %`."""
+    return f"{round(100 * share)} %"
+
+
 @dataclass(frozen=True)
 class Prediction:
     """The likeliest next tokens, in order.

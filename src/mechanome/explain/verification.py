@@ -20,7 +20,7 @@ from mechanome.engine import Site
 from mechanome.explain.components import Component, every_site
 from mechanome.explain.effects import TOKENS, Grid
 from mechanome.explain.pair import Loan, Pair
-from mechanome.explain.tokens import Prediction
+from mechanome.explain.tokens import Prediction, whole
 
 MUST_REMOVE = 0.5
 """Removing the named parts must lose this share of the preference."""
@@ -104,7 +104,7 @@ class Verification:
         said = []
         for verb, trial in (("removing them loses", self.removed), ("keeping only them brings back", self.kept)):
             if not trial.enough:
-                said.append(f"{verb} {trial.share:.0%} of the preference, at least {trial.needed:.0%} are needed")
+                said.append(f"{verb} {whole(trial.share)} of the preference, at least {whole(trial.needed)} is needed")
             elif not trial.special:
                 n = len(trial.random)
                 said.append(f"{n - trial.beaten} of {n} random sets do as much (p = {trial.p:.2f})")

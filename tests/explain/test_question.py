@@ -1,0 +1,106 @@
+"""What can be asked: automatic choices are said, and what cannot be asked is refused with a fix."""
+
+from __future__ import annotations
+
+import pytest
+import tiny
+
+import mechanome as mn
+from families import build
+from mechanome.core import BadInput, MechanomeError, NotServed, ShapeMismatch
+from mechanome.explain.question import _named, ask
+
+
+@pytest.fixture(scope="module")
+def auto() -> mn.explain.Question:
+    return ask(tiny.lonely(), tiny.SENTENCE, None, None, None)
+
+
+def test_every_automatic_choice_is_said(auto: mn.explain.Question) -> None:
+    assert [choice.split(":")[0] for choice in auto.choices] == ["answer", "counterfactual", "foil"]
+    assert all("automatic" in choice for choice in auto.choices)
+    assert len(auto.differing) == 1 and auto.length == len(auto.other_tokens)
+    assert auto.high - auto.low == pytest.approx(auto.gap) and auto.gap > 0.5
+    assert int(auto.clean_logits.argmax()) == auto.answer.id
+    assert int(auto.corrupted_logits.argmax()) == auto.foil.id
+
+
+def spaced(model: mn.Model, text: str) -> str:
+    """The likeliest next token that starts with a space."""
+    logits = model.run(text, logits="last").logits[0]
+    words = [f" {word}" for word in tiny.WORDS]
+    return max(words, key=lambda word: float(logits[model.single_token(word)]))
+
+
+def test_what_is_given_is_taken(auto: mn.explain.Question) -> None:
+    model = tiny.lonely()
+    answer, foil = spaced(model, tiny.SENTENCE), spaced(model, auto.counterfactual)
+    q = ask(model, tiny.SENTENCE, answer, foil, auto.counterfactual)
+    assert (q.answer.text, q.foil.text, q.differing) == (answer, foil, auto.differing)
+    assert q.swap is None and len(q.choices) == 1 and "the model itself prefers" in q.choices[0]
+    logits = model.run([tiny.SENTENCE, auto.counterfactual], logits="last").logits
+    expected = logits[:, model.single_token(answer)] - logits[:, model.single_token(foil)]
+    assert [q.high, q.low] == pytest.approx(expected.tolist(), abs=1e-5)
+
+
+def test_a_foil_without_a_counterfactual_makes_one(auto: mn.explain.Question) -> None:
+    model = tiny.lonely()
+    given = ask(model, tiny.SENTENCE, None, spaced(model, auto.counterfactual), None)
+    assert given.foil.text == spaced(model, auto.counterfactual)
+    assert given.swap is not None and given.swap.loss == pytest.approx(given.gap, abs=1e-3)
+
+
+def test_an_answer_is_read_as_the_model_would_write_it() -> None:
+    model = tiny.lonely()
+    logits = model.run(tiny.SENTENCE, logits="last").logits[0]
+    ids = {spelling: model.single_token(spelling) for word in ("cat", "rug") for spelling in (word, f" {word}")}
+    for word in ("cat", "rug"):
+        likelier = max((word, f" {word}"), key=lambda s: float(logits[ids[s]]))
+        choices: list[str] = []
+        assert _named(model, "answer", word, logits, choices).text == likelier
+        assert bool(choices) is (likelier != word)
+        assert _named(model, "answer", f" {word}", logits, []).text == f" {word}"
+
+
+def test_of_several_tokens_the_first_stands_for_the_answer() -> None:
+    model = tiny.lonely()
+    logits = model.run(tiny.SENTENCE, logits="last").logits[0]
+    choices: list[str] = []
+    assert _named(model, "answer", " catmat", logits, choices).text == " cat"
+    assert "several tokens" in choices[0] and "' cat'" in choices[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "said"),
+    [
+        (("", None, None, None), BadInput, "it is empty"),
+        (("the cat " * 60, None, None, None), BadInput, "context is 64"),
+        ((tiny.SENTENCE, "", None, None), BadInput, "answer '': it has no token"),
+        ((tiny.SENTENCE, None, "", None), BadInput, "foil '': it has no token"),
+        ((tiny.SENTENCE, "cat", "cat", None), BadInput, "it is the answer"),
+        ((tiny.SENTENCE, " catx", " caty", None), BadInput, "starts with the same token"),
+        ((tiny.SENTENCE, None, None, "the cat sat"), ShapeMismatch, "4 tokens for a prompt of 6"),
+        ((tiny.SENTENCE, None, None, tiny.SENTENCE), BadInput, "it is the prompt itself"),
+        ((tiny.SENTENCE, None, None, ""), BadInput, "it is empty"),
+        ((["the cat"], None, None, None), BadInput, "pass a string"),
+    ],
+)
+def test_refusals(arguments: tuple[object, ...], kind: type[MechanomeError], said: str) -> None:
+    with pytest.raises(kind, match=said.replace("(", "\\(")) as refused:
+        ask(tiny.lonely(), *arguments)  # type: ignore[arg-type]
+    assert refused.value.fix
+
+
+def test_a_counterfactual_that_changes_nothing_is_refused(auto: mn.explain.Question) -> None:
+    model = tiny.lonely()
+    with pytest.raises(BadInput, match="it hardly changes"):
+        ask(model, auto.counterfactual, auto.answer.text, auto.foil.text, tiny.SENTENCE)
+
+
+@pytest.mark.parametrize("family", ["bert", "whisper", "vit"])
+def test_only_language_models_with_a_tokenizer(family: str) -> None:
+    with pytest.raises(NotServed, match="without a tokenizer"):
+        ask(mn.load(build(family), check="off"), "the cat", None, None, None)
+    model = mn.load(build(family), tokenizer=tiny.tokenizer(), check="off")
+    with pytest.raises(NotServed, match="no language model"):
+        ask(model, "the cat", None, None, None)
