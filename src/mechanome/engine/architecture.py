@@ -90,6 +90,12 @@ class Architecture:
         for tower in self.towers:
             if tower.name == name:
                 return tower
+        if not self.towers:
+            raise NotServed(
+                f"named points of {type(self.root).__name__}",
+                "no list of its modules looks like known blocks",
+                "use path: sites, or describe it by a Layout",
+            )
         names = ", ".join(str(t.name) for t in self.towers if t.name) or "none (one unnamed tower)"
         if name is None:
             raise NotServed("this site", "the model has several towers", f"prefix the site with one of: {names}")
@@ -100,11 +106,10 @@ def child(module: nn.Module, path: str) -> nn.Module | None:
     """A descendant by dotted path, through wrappers that forward attributes; None if there is none."""
     here: Any = module
     for name in path.split(".") if path else []:
-        here = (
-            here[int(name)]
-            if name.isdigit() and isinstance(here, (nn.ModuleList, nn.Sequential))
-            else getattr(here, name, None)
-        )
+        if name.isdigit() and isinstance(here, (nn.ModuleList, nn.Sequential)):
+            here = here[int(name)] if int(name) < len(here) else None
+        else:
+            here = getattr(here, name, None)
         if not isinstance(here, nn.Module):
             return None
     return here

@@ -142,7 +142,9 @@ def explicit_attention(
     sinks = kwargs.get("s_aux")
     if sinks is not None:
         column = sinks.reshape(1, -1, 1, 1).expand(scores.shape[0], -1, scores.shape[2], -1)
-        pattern = torch.softmax(torch.cat([scores, column.to(scores.dtype)], -1), -1, dtype=precision)[..., :-1]
+        # As the models with sinks do it, in their own precision, so that half precision gives the same experts.
+        combined = torch.cat([scores, column.to(scores.dtype)], -1)
+        pattern = torch.softmax(combined - combined.amax(-1, keepdim=True), -1)[..., :-1]
     else:
         pattern = torch.softmax(scores, dim=-1, dtype=precision)
     pattern = pattern.to(query.dtype)
