@@ -23,7 +23,7 @@ docs: $(VENV)/.installed
 	$(BIN)/python scripts/family_matrix.py
 
 bench-engine: $(VENV)/.installed
-	$(BIN)/python benchmarks/engine.py
+	$(BIN)/python -m benchmarks.engine
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
