@@ -52,9 +52,9 @@ def _off(claimed: Tensor, seen: Tensor, real: Real) -> float:
 
 
 def _added(block: Block, values: Mapping[str, Tensor], real: Real) -> Iterator[tuple[Sequence[str], str]]:
-    before, after = values["resid_pre"], values["resid_post"]
+    before, after = values.get("resid_pre"), values.get("resid_post")
     mixed = [p for p in _MIXED if p in values]
-    if not mixed and "mlp_out" not in values:
+    if before is None or after is None or not (mixed or "mlp_out" in values):
         return
 
     def plus(start: Tensor, *points: str) -> Tensor:
