@@ -135,6 +135,22 @@ def test_parts_that_cancel_are_clipped_and_said_so() -> None:
     assert loose.values.abs().max() > found.values.abs().max()
 
 
+def test_clipping_does_not_depend_on_units() -> None:
+    pattern, weight = torch.tensor([[[0.5, 0.5]]]), torch.eye(2)[None]
+    for gap, clipped in ((0.01, True), (0.1, False)):  # ||o|| / S is about gap / 2, the limit is sqrt(eps) = 0.01
+        values = torch.tensor([[[2.0, 0.0], [-2.0, 2 * gap]]])
+        for scale in (1e-3, 1.0, 1e3):
+            assert bool(contribution(pattern, scale * values, weight).clipped) is clipped
+
+
+def test_a_stream_that_cancels_the_output_counts_as_a_part() -> None:
+    """||x + o|| = 0.015 is above 0.01 of the output's length, but below 0.01 of the lengths of both."""
+    pattern, values, weight = torch.ones(1, 1, 1), torch.tensor([[[1.0, 0.0]]]), torch.eye(2)[None]
+    for form in ("head", "layer", "joint"):
+        found = contribution(pattern, values, weight, form=form, stream=torch.tensor([[-0.985, 0.0]]))  # type: ignore[arg-type]
+        assert found.clipped.all(), form
+
+
 def test_a_head_that_writes_nothing_gives_zeros() -> None:
     pattern, values, weight = case(1)
     found = contribution(pattern, torch.zeros_like(values), weight)

@@ -9,7 +9,7 @@ from head_models import BOTH_WAYS, CAUSAL, IDS, apart, opened
 import mechanome as mn
 from families import build
 from mechanome.core import BadInput, NotServed, TooFewRows, UnknownName
-from mechanome.heads import contributions, contributions_of, read_attention
+from mechanome.heads import contribution, contributions, contributions_of, read_attention
 from mechanome.heads.aggregates import mean_over_queries
 
 
@@ -105,6 +105,15 @@ def test_some_layers_alone() -> None:
     assert torch.allclose(alone.values[0], every.values[2], atol=1e-5)
 
 
+def test_value_space_is_the_formula_before_the_output_map() -> None:
+    model = opened("llama")
+    found = contributions(model, IDS, "layer", space="value")
+    part = read_attention(model, IDS).layers[1]
+    assert torch.allclose(found.values[1], contribution(part.pattern, part.values, form="layer").values, atol=1e-5)
+    assert apart(found.values, contributions(model, IDS, "layer").values) > 0.05
+    assert torch.allclose(found.importance, contributions(model, IDS).importance, atol=1e-5)
+
+
 def test_means_over_layers_and_heads() -> None:
     found = contributions(opened("llama"), IDS)
     row = found.values[:, :, -1]
@@ -154,7 +163,8 @@ def test_what_is_not_a_sum_is_refused() -> None:
     with pytest.raises(NotServed):
         contributions(opened("mamba"), IDS)
     with pytest.raises(NotServed):
-        contributions(opened("jamba"), IDS, layers=[0])
+        contributions(opened("jamba"), IDS, layers=[0, 1])
+    assert contributions(opened("jamba"), IDS).layers == (1, 3)
     with pytest.raises(NotServed):
         contributions(opened("bloom"), IDS)
 

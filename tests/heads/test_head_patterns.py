@@ -72,6 +72,11 @@ def test_a_pure_head_scores_one_and_others_do_not(kind: str, lead: int) -> None:
     assert float(SCORES["entropy"].of(pattern, 5, lead)) == 0.0
 
 
+def test_the_first_query_has_no_choice_and_does_not_count() -> None:
+    pattern = made(5, 0, "previous")  # queries 0 and 1 look at 0, of which 1 counts, among nine
+    assert float(SCORES["sink"].of(pattern, 5, 0)) == pytest.approx(1 / 9)
+
+
 def test_half_a_head_scores_half_and_even_attention_has_log_n_nats() -> None:
     mixed = 0.5 * made(5, 0, "induction") + 0.5 * made(5, 0, "sink")
     assert float(SCORES["induction"].of(mixed, 5, 0)) == pytest.approx(0.5)

@@ -53,11 +53,12 @@ def test_one_query_read_alone_gives_the_same_numbers() -> None:
 
 
 def test_rollout_by_hand() -> None:
-    first = torch.tensor([[[1.0, 0.0], [1.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]]])  # heads: mean row 1 is (0.5, 0.5)
-    second = torch.tensor([[[1.0, 0.0], [1.0, 0.0]], [[1.0, 0.0], [1.0, 0.0]]])
-    # Layer 1: row 1 is half itself, half (0.5, 0.5) = (0.25, 0.75). Layer 2: row 1 is (0.5, 0.5).
-    found = rollout(torch.stack([first, second]))
-    assert torch.allclose(found, torch.tensor([[1.0, 0.0], [0.5 + 0.5 * 0.25, 0.5 * 0.75]]))
+    """Layer 1 moves token 0 to 1 in one head of two, layer 2 moves token 1 to 2."""
+    stay, first, second = torch.eye(3), torch.eye(3), torch.eye(3)
+    first[1], second[2] = stay[0], stay[1]
+    found = rollout(torch.stack([torch.stack([first, stay]), torch.stack([second, second])]))
+    # Layer 1 leaves (1/4, 3/4, 0) at 1, half of it kept by the stream; layer 2 mixes half of that into 2.
+    assert torch.allclose(found, torch.tensor([[1.0, 0, 0], [0.25, 0.75, 0], [0.125, 0.375, 0.5]]))
 
 
 def test_rollout_rows_sum_to_one_also_with_sinks_of_the_model_s_own() -> None:

@@ -119,7 +119,9 @@ def test_a_report_pools_queries_of_all_prompts() -> None:
     assert torch.allclose(found.contribution[2, 1, 7:], split.contribution[1, 1:], rtol=1e-3)
     fit = fit_parabola(found.rate[1, 3], found.output[1, 3])
     assert fit is not None and float(found.curvature[1, 3]) == pytest.approx(float(2 * fit[2]))
-    assert found.convex_share.n == int((~found.curvature.isnan()).sum())
+    fitted = found.curvature[~found.curvature.isnan()]
+    assert found.convex_share.n == len(fitted) > 0
+    assert found.convex_share.estimate == pytest.approx(float((fitted > 0).double().mean())) != 0.5
     assert torch.allclose(found.suppression, 1 - found.output.mean(-1) / found.mean.mean(-1))
     assert len(found.table()) == 12
     heavy = sink_report(model, [IDS, OTHER], heavy=float(found.rate.mean(-1).median()))

@@ -216,7 +216,7 @@ def token_importance(
     batch = one_prompt(model, inputs)
     every = any(m.all_queries for m in chosen)
     reading = read_attention(model, batch, layers, None if every else [query], tower=tower, budget=budget)
-    position = batch.frame.resolved(1, len(reading.tokens)).positions(query, 0)[0]
+    position = model.frames(batch)[tower].resolved(1, len(reading.tokens)).positions(query, 0)[0]
     _check_heads(reading, heads)
     if any(m.answer for m in chosen):
         answer = _likeliest(model, batch, position, len(reading.tokens)) if answer is None else answer

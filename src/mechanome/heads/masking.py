@@ -140,7 +140,7 @@ def mask_tokens(
         each = predicting.float().log_softmax(-1).cpu().double()
         scores.append(each.gather(-1, torch.tensor(answer_ids).expand(len(part), -1)[..., None])[..., 0].sum(-1))
     values = torch.cat(scores)
-    return Masked(float(values[0]), values[1:], sets, tuple(answer_ids), token_labels(batch, n))
+    return Masked(float(values[0]), values[1:], sets, tuple(answer_ids), token_labels(model, batch, n))
 
 
 def leave_one_out(

@@ -16,7 +16,7 @@ from torch import Tensor
 from mechanome.core import BadInput, NotServed
 from mechanome.engine import Batch, Model, Site
 from mechanome.engine.frame import Positions
-from mechanome.engine.inputs import Inputs
+from mechanome.engine.inputs import Inputs, token_strings
 from mechanome.engine.memory import Budget
 
 _TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3}
@@ -110,7 +110,7 @@ def read_attention(
     else:
         keys = model.run(batch, capture=sites("v"), logits=False, budget=budget)
         n = keys[sites("v")[0]].shape[1]
-        chosen = batch.frame.resolved(1, n).positions(queries, 0)
+        chosen = model.frames(batch)[tower].resolved(1, n).positions(queries, 0)
         looked = model.run(batch, capture=looking, pos=chosen, logits=False, budget=budget)
     blocks, precise = model.architecture.tower(tower).blocks, _precise(model)
     parts = []
@@ -125,7 +125,7 @@ def read_attention(
         before = looked[Site("resid_pre", layer, tower=tower)][0].to(precise) if stream else None
         parts.append(AttentionLayer(layer, pattern, values, output, before, blocks[layer].style == "sandwich"))
     causal = model.architecture.tower(tower).causal
-    return Reading(tuple(parts), token_labels(batch, n), tuple(chosen), causal)
+    return Reading(tuple(parts), token_labels(model, batch, n, tower), tuple(chosen), causal)
 
 
 def per_query_head(values: Tensor, heads: int) -> Tensor:
@@ -147,7 +147,7 @@ def one_prompt(model: Model, inputs: Inputs) -> Batch:
     batch = model.encode(inputs)
     if batch.rows != 1:
         raise BadInput(f"{batch.rows} prompts", "attention is read one prompt at a time", "call it once per prompt")
-    if batch.frame.width and batch.frame.padded:
+    if any(frame.width and frame.padded for frame in model.frames(batch).values()):
         raise BadInput("a padded prompt", "padding would appear among the keys", "leave padding and mask out")
     return batch
 
@@ -170,13 +170,16 @@ def attention_layers(model: Model, layers: Iterable[int] | None, tower: str | No
     return served
 
 
-def token_labels(batch: Batch, n: int) -> tuple[str, ...]:
-    """The tokens of a single prompt, or its positions where the input is no text."""
-    if batch.tokens and len(batch.tokens[0]) == n:
-        return tuple(batch.tokens[0])
-    ids = batch.arguments.get("input_ids")
+_IDS: dict[str | None, tuple[str, ...]] = {"encoder": ("input_ids",), "vision": (), "audio": ()}
+"""The inputs whose ids a tower reads, first one first; a tower that is not named here reads the main sequence."""
+
+
+def token_labels(model: Model, batch: Batch, n: int, tower: str | None = None) -> tuple[str, ...]:
+    """The tokens a tower reads of a single prompt, or its positions where these are no tokens."""
+    names = _IDS.get(tower, ("decoder_input_ids", "input_ids"))
+    ids = next((batch.arguments[name] for name in names if name in batch.arguments), None)
     if isinstance(ids, Tensor) and ids.shape[-1] == n:
-        return tuple(str(int(i)) for i in ids[0])
+        return tuple(token_strings(model.tokenizer, ids[0].tolist()))
     return tuple(str(i) for i in range(n))
 
 

@@ -118,7 +118,7 @@ def sink_removal(
         rows.append((drift(before, after[0]), drift(before, after[1]), lengths[0], lengths[1]))
     with_sink, without, norms_with, norms_without = (torch.stack(column).cpu() for column in zip(*rows))
     entropy = torch.special.entr(log_probs.exp()).sum(-1).cpu()
-    labels = token_labels(batch, n)
+    labels = token_labels(model, batch, n)
     return SinkRemoval(with_sink, without, norms_with, norms_without, entropy, tuple(chosen), tuple(queries), labels)
 
 
