@@ -36,6 +36,11 @@ def test_top_keys_of_a_head() -> None:
     assert hand().table(-1).rows == ((4, 0, 1, "b", pytest.approx(0.5)), (4, 1, 2, "c", pytest.approx(0.9)))
 
 
+def test_a_line_break_does_not_break_a_table() -> None:
+    found = Patterns(torch.tensor([[[[1.0, 0.0], [0.0, 1.0]]]]), (0,), (0, 1), ("a", "\n\tb"))
+    assert found.top("0.h0", k=1).rows[0][1] == "\\n\\tb" == found.table().rows[0][3]
+
+
 def test_heads_and_queries_that_are_not_there() -> None:
     with pytest.raises(BadInput, match="not read"):
         hand().of("3.h0")

@@ -21,7 +21,7 @@ from mechanome.engine.memory import Budget
 from mechanome.heads.aggregates import Aggregate, mean_over_queries, prepared
 from mechanome.heads.contribution import EPS, Form, contribution, head_importance
 from mechanome.heads.patterns import query_index
-from mechanome.heads.reading import AttentionLayer, Reading, read_attention, stacked
+from mechanome.heads.reading import AttentionLayer, Reading, on_one_line, read_attention, stacked
 
 Target = Literal["attention", "residual"]
 Space = Literal["output", "value"]
@@ -85,7 +85,7 @@ class Contributions:
     def table(self, query: int = -1) -> Table:
         """One row a token: its mean share over layers and heads, signed, absolute and normalized."""
         means = [self.of(query, name) for name in ("signed", "absolute", "normalized")]
-        rows = [(j, token, *(float(m[j]) for m in means)) for j, token in enumerate(self.tokens)]
+        rows = [(j, on_one_line(token), *(float(m[j]) for m in means)) for j, token in enumerate(self.tokens)]
         position = range(len(self.tokens))[query]
         title = f"Contribution to position {position} ({self.form} form, {self.target}, {self.space} space)"
         return Table(("position", "token", "signed", "absolute", "normalized"), rows, title)

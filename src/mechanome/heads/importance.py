@@ -19,7 +19,15 @@ from mechanome.engine.inputs import Inputs
 from mechanome.engine.memory import Budget
 from mechanome.heads.aggregates import Aggregate, prepared
 from mechanome.heads.contribution import contribution, transformed_lengths
-from mechanome.heads.reading import AttentionLayer, Reading, one_prompt, per_query_head, read_attention, stacked
+from mechanome.heads.reading import (
+    AttentionLayer,
+    Reading,
+    on_one_line,
+    one_prompt,
+    per_query_head,
+    read_attention,
+    stacked,
+)
 
 
 def rollout(pattern: Tensor) -> Tensor:
@@ -167,7 +175,7 @@ class TokenImportance:
     def table(self) -> Table:
         """One row a token, in the order of the prompt."""
         rank = {position: i + 1 for i, position in enumerate(self.ranking())}
-        rows = [(j, token, float(self.values[j]), rank[j]) for j, token in enumerate(self.tokens)]
+        rows = [(j, on_one_line(token), float(self.values[j]), rank[j]) for j, token in enumerate(self.tokens)]
         title = f"Importance for position {self.query}: {METRICS[self.metric].definition}"
         return Table(("position", "token", self.metric, "rank"), rows, title)
 

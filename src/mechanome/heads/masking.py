@@ -20,7 +20,7 @@ from mechanome.engine import AttentionKnockout, Batch, Model, preflight
 from mechanome.engine.boundaries import answers_of, listed, prompt_texts
 from mechanome.engine.inputs import Inputs
 from mechanome.engine.memory import Budget
-from mechanome.heads.reading import one_prompt, token_labels
+from mechanome.heads.reading import on_one_line, one_prompt, token_labels
 
 Answer = str | int | Sequence[int] | None
 
@@ -51,7 +51,7 @@ class Masked:
     def table(self) -> Table:
         """One row a set: the hidden tokens, log p(answer), and its drop."""
         rows = [
-            (" ".join(map(str, s)), "".join(self.tokens[p] for p in s), float(value), float(drop))
+            (" ".join(map(str, s)), on_one_line("".join(self.tokens[p] for p in s)), float(value), float(drop))
             for s, value, drop in zip(self.hidden, self.logprobs, self.drops)
         ]
         title = f"Hidden from the last position; log p(answer) is {self.base:.4g} with nothing hidden"
@@ -85,7 +85,12 @@ class LeaveOneOut:
     def table(self) -> Table:
         """One row a token, in the order of the prompt."""
         rows = [
-            (j, token, None if bool(self.effects[j].isnan()) else float(self.effects[j]), "*" if j in self.sink else "")
+            (
+                j,
+                on_one_line(token),
+                None if bool(self.effects[j].isnan()) else float(self.effects[j]),
+                "*" if j in self.sink else "",
+            )
             for j, token in enumerate(self.tokens)
         ]
         title = f"Drop of log p(answer) when a token is hidden from the last position; {self.base:.4g} with all"

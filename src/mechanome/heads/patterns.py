@@ -17,7 +17,7 @@ from mechanome.engine import Model
 from mechanome.engine.frame import Positions
 from mechanome.engine.inputs import Inputs
 from mechanome.engine.memory import Budget
-from mechanome.heads.reading import read_attention, stacked
+from mechanome.heads.reading import on_one_line, read_attention, stacked
 
 Head = tuple[int, int] | str
 """A head as `(layer, head)` or as `"5.h3"`."""
@@ -62,14 +62,14 @@ class Patterns:
         weights, keys = row.topk(min(k, len(row)))
         position = range(len(self.tokens))[query]
         title = f"Head {self._name(head)}, looking from {position} {self.tokens[position]!r}"
-        rows = [(int(j), self.tokens[int(j)], float(w)) for w, j in zip(weights, keys)]
+        rows = [(int(j), on_one_line(self.tokens[int(j)]), float(w)) for w, j in zip(weights, keys)]
         return Table(("position", "token", "weight"), rows, title)
 
     def table(self, query: int = -1) -> Table:
         """For one query, the key each head looks at most: one row a head."""
         weights, keys = self.pattern[:, :, self.query_index(query)].max(-1)
         rows = [
-            (layer, head, int(keys[i, head]), self.tokens[int(keys[i, head])], float(weights[i, head]))
+            (layer, head, int(keys[i, head]), on_one_line(self.tokens[int(keys[i, head])]), float(weights[i, head]))
             for i, layer in enumerate(self.layers)
             for head in range(self.pattern.shape[1])
         ]

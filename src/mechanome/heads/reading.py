@@ -183,6 +183,11 @@ def token_labels(model: Model, batch: Batch, n: int, tower: str | None = None) -
     return tuple(str(i) for i in range(n))
 
 
+def on_one_line(token: str) -> str:
+    """A token for a table: line breaks and tabs are shown, not made."""
+    return token.replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
+
+
 def stacked(parts: Sequence[Tensor], what: str) -> Tensor:
     """Per-layer tensors as one, `[layer, ...]`.
 

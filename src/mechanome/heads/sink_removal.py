@@ -18,7 +18,7 @@ from mechanome.core import Interval, NotServed, Table, spearman
 from mechanome.engine import AttentionKnockout, Model, Site
 from mechanome.engine.inputs import Inputs
 from mechanome.engine.memory import Budget
-from mechanome.heads.reading import attention_layers, one_prompt, token_labels
+from mechanome.heads.reading import attention_layers, on_one_line, one_prompt, token_labels
 from mechanome.heads.sinks import looking
 
 
@@ -63,7 +63,7 @@ class SinkRemoval:
         """One row a token: entropy, mean drift over layers with and without the sink, mean ratio of lengths."""
         means = (self.with_sink.mean(0), self.without_sink.mean(0), self.louder.mean(0))
         rows = [
-            (q, self.tokens[q], float(self.entropy[i]), *(float(m[i]) for m in means))
+            (q, on_one_line(self.tokens[q]), float(self.entropy[i]), *(float(m[i]) for m in means))
             for i, q in enumerate(self.queries)
         ]
         columns = ("position", "token", "entropy", "drift", "drift without sink", "output ratio")
