@@ -142,6 +142,43 @@ def test_a_custom_transformer_fully() -> None:
     assert torch.equal(head, expected)
 
 
+class Inline(torch.nn.Module):
+    """Attention written into the block: no module is the attention, yet its projections have names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.n1, self.n2 = torch.nn.LayerNorm(24), torch.nn.LayerNorm(24)
+        self.to_q, self.to_k, self.to_v, self.to_out = (torch.nn.Linear(24, 24) for _ in range(4))
+        self.up, self.down = torch.nn.Linear(24, 48), torch.nn.Linear(48, 24)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.n1(x)
+        q, k, v = (f(h).unflatten(-1, (3, 8)).transpose(1, 2) for f in (self.to_q, self.to_k, self.to_v))
+        mixed = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.to_out(mixed.transpose(1, 2).flatten(2))
+        return x + self.down(self.up(self.n2(x)).relu())
+
+
+def test_attention_written_into_the_block() -> None:
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Embedding(90, 24), torch.nn.Sequential(Inline(), Inline()))
+    roles = {
+        "ln1": "n1", "q_proj": "to_q", "k_proj": "to_k", "v_proj": "to_v", "o_proj": "to_out", "attn_out": "to_out",
+        "ln2": "n2", "up_proj": "up", "down_proj": "down", "mlp_out": "down",
+    }  # fmt: skip
+    ids = {"input": rows_of("gpt2")}
+    model = mn.load(module, layout=mn.Layout("1", roles, "0", n_heads=3, causal=True), example=ids)
+    points = {s.point for s in model.sites}
+    assert points == {
+        "embed", "resid_pre", "ln1", "q_pre", "k_pre", "z", "head_out", "attn_out", "resid_mid", "ln2", "mlp_up",
+        "mlp_act", "mlp_out", "resid_post", "logits",
+    }  # fmt: skip
+    run = model.run(ids, capture=["z.1", "attn_out.1", "mlp_act.1"])
+    with torch.no_grad():
+        assert apart(run["attn_out.1"], module[1][1].to_out(run["z.1"].flatten(2))) < 1e-6
+    assert "has no attention" in str(model.why_not("pattern.1"))
+
+
 def test_sweeps_of_a_custom_transformer_are_wavefronts() -> None:
     model, clean = opened("own_transformer"), rows_of("own_transformer", 1, 8)
     other = clean.clone()

@@ -87,10 +87,10 @@ def _projected(block: Block, values: Mapping[str, Tensor], real: Real) -> Iterat
     z, out = values.get("z"), values.get("attn_out")
     if z is None or out is None:
         return
-    projection, writer, attention = (block.roles[r].module for r in ("o_proj", "attn_out", "attention"))
+    projection, writer = block.roles["o_proj"].module, block.roles["attn_out"].module
     with torch.no_grad(), activate(None):
         mixed = hidden(projection(z.flatten(-2)))
-        if mixed is not None and writer not in (projection, attention) and block.style == "sandwich":
+        if mixed is not None and block.style == "sandwich":  # a norm adds what attention makes
             mixed = hidden(writer(mixed))
     if mixed is None or _off(mixed, out, real):
         yield ["z", "head_out"], "its output projection does not turn it into what attention adds"

@@ -34,6 +34,11 @@ _TITLES = {
     "router": "router, as it is no mixture of experts",
     "up_proj": "up projection of its own",
 }
+# Where the whole is missing, that is the better reason.
+_WITHIN = {
+    **dict.fromkeys(("o_proj", "q_proj", "k_proj"), "attention"),
+    **dict.fromkeys(("up_proj", "down_proj"), "mlp_out"),
+}
 _ATTENDING = ("z", "q", "k", "v", "q_pre", "k_pre", "attn_out", "mixer_out")
 _FEEDING = ("mlp_act", "router", "mlp_out", "mixer_out")
 # Points to offer instead, nearest first; the stream itself is always there.
@@ -53,9 +58,9 @@ _NEAR = {
 def _need(block: Block, role: str, point: str) -> Part:
     if role in block.roles:
         return block.roles[role]
-    raise _refusal(
-        block, point, block.reasons.get(point) or f"{type(block.part.module).__name__} has no {_TITLES[role]}"
-    )
+    whole = _WITHIN.get(role, role)
+    title = _TITLES[role if whole in block.roles else whole]
+    raise _refusal(block, point, block.reasons.get(point) or f"{type(block.part.module).__name__} has no {title}")
 
 
 def _refusal(block: Block, point: str, why: str, fix: str = "") -> NotServed:
@@ -121,7 +126,6 @@ def _norm(role: str) -> Callable[[Tower, Block, str], Tap]:
 
 def _z(prefix: str) -> Callable[[Tower, Block, str], Tap]:
     def rule(tower: Tower, block: Block, point: str) -> Tap:
-        _need(block, "cross" if prefix else "attention", point)
         part = _need(block, f"{prefix}o_proj", point)
         if not block.n_heads:
             raise _refusal(block, point, "its number of heads is unknown", "give n_heads in a Layout")
@@ -132,7 +136,6 @@ def _z(prefix: str) -> Callable[[Tower, Block, str], Tap]:
 
 def _projection(kind: Literal["q", "k"]) -> Callable[[Tower, Block, str], Tap]:
     def rule(tower: Tower, block: Block, point: str) -> Tap:
-        _need(block, "attention", point)
         heads = block.n_heads if kind == "q" else block.n_kv
         if block.fused:
             part = block.roles["qkv"]
@@ -175,7 +178,6 @@ def _mlp(kind: Literal["gate", "up", "act"]) -> Callable[[Tower, Block, str], Ta
     def rule(tower: Tower, block: Block, point: str) -> Tap:
         if "experts" in block.roles:
             raise _refusal(block, point, "its experts run in one fused kernel, tokens sorted by expert")
-        _need(block, "mlp_out", point)
         if kind == "act":
             return Tap(_need(block, "down_proj", point), "input", Plain())
         if "gate_up" in block.roles:
@@ -183,8 +185,9 @@ def _mlp(kind: Literal["gate", "up", "act"]) -> Callable[[Tower, Block, str], Ta
             half = _out_features(part.module) // 2
             return Tap(part, "output", Columns(0, 0, half) if kind == "gate" else Columns(0, half, None))
         if kind == "gate" and "gate_proj" not in block.roles:
+            _need(block, "up_proj", point)
             raise _refusal(block, point, "its MLP has no gate")
-        return Tap(_need(block, f"{kind}_proj", point), "output", Plain())
+        return Tap(block.roles["gate_proj"] if kind == "gate" else _need(block, "up_proj", point), "output", Plain())
 
     return rule
 
