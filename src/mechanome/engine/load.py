@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from mechanome.core.errors import BadInput, NotServed, UnknownModel
+from mechanome.core.progress import notice
 from mechanome.engine.families import Layout
 from mechanome.engine.inputs import Bos
 from mechanome.engine.model import Model
@@ -63,12 +64,15 @@ def load(
         raise UnknownModel(
             f"a model of type {type(x).__name__}", "it cannot be opened", "pass an id, a folder or a module"
         )
+    if module.training:
+        module.eval()
+        notice(f"{type(module).__name__} was in train mode and is now in eval mode, so that dropout changes no number")
     if dtype is not None:
         module = module.to(_dtype(dtype))
     if device_map is not None:
         module = _spread(module, device_map)
     elif device is not None:
-        module = module.to(device)
+        module = _moved(module, device)
     model = Model(module, tokenizer, layout=layout, source=source, bos=bos, axes=axes)
     if check not in ("full", "light", "off"):
         raise BadInput(f"check '{check}'", "there is no such self-test", "use 'full', 'light' or 'off'")
@@ -98,6 +102,14 @@ def _dtype(dtype: str | torch.dtype) -> torch.dtype:
     if not isinstance(found, torch.dtype) or not found.is_floating_point:
         raise BadInput(f"dtype '{dtype}'", "it is not a floating-point type", "use 'float32', 'bfloat16' or 'float16'")
     return found
+
+
+def _moved(module: nn.Module, device: str | torch.device) -> nn.Module:
+    try:
+        return module.to(torch.device(device))
+    except (RuntimeError, AssertionError, TypeError) as error:
+        why = str(error).splitlines()[0]
+        raise BadInput(f"device '{device}'", why, "use 'cpu', or a device that torch sees here") from error
 
 
 def _spread(module: nn.Module, device_map: str | Mapping[str, Any]) -> nn.Module:

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
+from mechanome.core.errors import BadInput
 from mechanome.engine import gradients, memory, preflight, resume, run
 from mechanome.engine.edits import Edit, flatten
 from mechanome.engine.frame import Positions
@@ -59,6 +61,8 @@ class Model(Opened):
         Returns:
             a `Run`: `run.logits`, `run["z.5"]`, `run.axes("z.5")`.
         """
+        if logits not in (True, False, "last"):
+            raise BadInput(f"logits={logits!r}", "there is no such choice", "use True, 'last' or False")
         batch, sites, changes = self.encode(inputs, spans=spans), self.expand(capture), flatten(edits)
         size = preflight.rows_at_once(self, batch, sites, changes, pos, logits, budget)
         options = {"logits": logits, "keep_graph": keep_graph, "to": to, "prefix": prefix}
@@ -109,6 +113,8 @@ class Model(Opened):
         Returns:
             a `Gradients`: `g["z.5"]`, `g.run["z.5"]`, `g.params[name]`, `g.factors[path].gradient()`.
         """
+        if torch.is_inference_mode_enabled():
+            raise BadInput("a gradient", "torch.inference_mode() forbids it", "call grad outside of it")
         return gradients.grad(
             self,
             metric,

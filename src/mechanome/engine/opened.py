@@ -118,6 +118,11 @@ class Opened:
         """Whether the model's forward names this argument."""
         return argument in inspect.signature(self.core.forward).parameters
 
+    def weights_state(self) -> tuple[int, int]:
+        """Changes whenever this model's weights do, by whatever hand: an optimizer, an edit, another model's."""
+        parts = ((p.data_ptr(), 0 if p.is_inference() else p._version) for p in self.module.parameters())
+        return id(self.module), hash((self.weights_version, *parts))
+
     def keep_logits(self, n: int) -> dict[str, int]:
         """The argument that limits logits to the last `n` positions, where the model has it."""
         return {"logits_to_keep": n} if self.accepts("logits_to_keep") else {}
@@ -205,6 +210,26 @@ class Opened:
         )
         return self._with_frames_of_sound(batch)
 
+    def _check_arguments(self, arguments: Mapping[str, Any]) -> None:
+        """Refuse inputs that this model's forward does not take, or that lack another it needs."""
+        if self.config is None:
+            return
+        others = ("pixel_values", "input_features", "input_values", "decoder_input_ids")
+        needed = [name for name in others if self.accepts(name)]
+        if self.accepts("input_ids"):
+            mixed = getattr(self.config, "is_encoder_decoder", False) or len(self.architecture.towers) > 1
+            needed = needed if mixed else []
+        given = set(arguments)
+        if given & {"labels", "decoder_inputs_embeds"}:
+            given.add("decoder_input_ids")
+        if "input_ids" in arguments and (not self.accepts("input_ids") or not set(needed) <= given):
+            takes = ", ".join(name for name in ("input_ids", *needed) if self.accepts(name))
+            raise BadInput(
+                f"token ids alone for {self.name}",
+                f"its forward takes {takes or 'other inputs'}",
+                "pass a mapping of tensors, as the model's own processor makes it",
+            )
+
     def _with_frames_of_sound(self, batch: Batch) -> Batch:
         """A waveform's mask counts samples; only the model knows how many positions they become.
 
@@ -288,9 +313,11 @@ class Opened:
         """What the model's forward is called with: the batch, no cache, and true positions under left padding.
 
         Raises:
+            BadInput: token ids for a model that takes other inputs, or others besides.
             NotServed: rows padded on a side that the self-test found to change this model's answers.
         """
         arguments = dict(batch.arguments)
+        self._check_arguments(arguments)
         self._refuse_padding(batch.frame)
         if self.accepts("use_cache"):
             arguments.setdefault("use_cache", False)

@@ -94,7 +94,7 @@ class Capture:
             part = take_positions(part, frame_of(self.site, x, call), self.pos)
         if not self.keep_graph:
             part = part.detach()
-        if self.copy:
+        if self.copy or part.is_inference():  # inference tensors do not tell whether they are changed later
             part = part.clone()
         if self.move is not None:
             part = self.move(part)
@@ -102,11 +102,11 @@ class Capture:
             self.sink(part)
         else:
             self.values.append(part)
-            self._versions.append(part._version)
+            self._versions.append(0 if part.is_inference() else part._version)
 
     def changed(self) -> bool:
         """Whether a captured tensor was changed in place since."""
-        return any(v._version != n for v, n in zip(self.values, self._versions))
+        return any(not v.is_inference() and v._version != n for v, n in zip(self.values, self._versions))
 
 
 def take_positions(x: Tensor, frame: Frame, pos: Positions) -> Tensor:

@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from torch import Tensor, nn
 
+from mechanome.core.errors import NotServed
 from mechanome.engine.frame import Frame
 from mechanome.engine.views import View
 
@@ -42,11 +44,17 @@ Operation = Callable[[Tensor, Call], Tensor | None]
 
 @dataclass(frozen=True)
 class Bound:
-    """One operation, with the view that turns the raw tensor of its tap into the point's axes."""
+    """One operation, with the view that turns the raw tensor of its tap into the point's axes.
+
+    Args:
+        view: the layout. operation: what is done. tower: whose positions count.
+        required: what it is for, if the call must fail when the tap is never reached.
+    """
 
     view: View
     operation: Operation
     tower: str | None = None
+    required: str = ""
 
 
 @dataclass
@@ -70,15 +78,35 @@ class Plan:
     begin: list[Callable[[Call, dict[str, Any]], None]] = field(default_factory=list)
     end: list[Callable[[], None]] = field(default_factory=list)
     call: Call = field(default_factory=Call)
+    _reached: set[int] = field(default_factory=set, repr=False)
 
     def apply(self, bounds: list[Bound], raw: Tensor) -> Tensor:
         """Run operations on the raw tensor of a tap and return the raw tensor to use instead."""
         for bound in bounds:
+            if bound.required:
+                self._reached.add(id(bound))
             before = bound.view.read(raw, self.call)
             after = bound.operation(before, self.call)
             if after is not None and after is not before:
                 raw = bound.view.write(raw, after, self.call)
         return raw
+
+    def check(self) -> None:
+        """Refuse a finished call in which something that was asked for could not happen.
+
+        Raises:
+            NotServed: an edit, a gradient or a rule whose tap was never reached.
+        """
+        for bounds in chain(
+            self.inputs.values(), self.outputs.values(), *(s.values() for s in self.attention.values())
+        ):
+            for bound in bounds:
+                if bound.required and id(bound) not in self._reached:
+                    raise NotServed(
+                        bound.required,
+                        "the forward pass never came there",
+                        "was the model changed after loading (its attention, a module)? Open it again with mn.load",
+                    )
 
 
 _active: ContextVar[Plan | None] = ContextVar("mechanome_plan", default=None)
@@ -91,9 +119,15 @@ def active() -> Plan | None:
 
 @contextmanager
 def activate(plan: Plan | None) -> Iterator[None]:
-    """Make a plan current inside a `with` block; always restored, also on an exception."""
+    """Make a plan current inside a `with` block; always restored, also on an exception.
+
+    Raises:
+        NotServed: on leaving, if something the plan requires could not happen.
+    """
     token = _active.set(plan)
     try:
         yield
     finally:
         _active.reset(token)
+    if plan is not None:
+        plan.check()

@@ -55,6 +55,12 @@ def install(module: nn.Module) -> None:
             module.forward = _BlockForward(module, module.forward)
 
 
+def is_wrapped(module: nn.Module) -> bool:
+    """Whether a block's own forward is still what runs, behind our wrapper."""
+    wrapped = vars(module).get("forward")
+    return isinstance(wrapped, _BlockForward) and getattr(wrapped.original, "__self__", None) is module
+
+
 @dataclass(frozen=True)
 class Stub:
     """Return a stored stream instead of running the block.
@@ -89,13 +95,13 @@ class Recorded:
         outputs: per block, its raw output.
         first: the stream that enters block 0.
         start: the position of the first column (not 0 where a prefix was resumed from).
-        version: the model's weights version at that time; resuming after an edit of weights is refused.
+        version: the model's `weights_state` at that time.
     """
 
     tower: Tower
     outputs: tuple[Any, ...]
     first: Tensor
-    version: int
+    version: tuple[int, int]
     start: int = 0
 
     def stream(self, layer: int) -> Tensor:
@@ -141,7 +147,7 @@ def record(model: Model, tower: Tower, plan: Plan, start: int = 0) -> Callable[[
     def finish() -> Recorded:
         if not first or any(o is None for o in outputs):
             raise NotServed(f"resuming {model.name}", "some blocks did not run", "use method='naive'")
-        return Recorded(tower, tuple(outputs), first[0], model.weights_version, start)
+        return Recorded(tower, tuple(outputs), first[0], model.weights_state(), start)
 
     return finish
 
@@ -182,12 +188,12 @@ class Prefix:
     Attributes:
         tokens: their ids.
         cache: keys and values of every layer (all positions, also where a window hides some).
-        version: the model's weights version when it was made.
+        version: the model's `weights_state` when it was made.
     """
 
     tokens: tuple[int, ...]
     cache: DynamicCache = field(repr=False)
-    version: int
+    version: tuple[int, int]
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -208,8 +214,10 @@ class Prefix:
         Raises:
             BadInput: a row that does not start with the prefix, or ends with it. NotServed: edited weights.
         """
-        if self.version != model.weights_version:
-            raise NotServed("this prefix", "the weights were edited since it was made", "encode it again")
+        if self.version != model.weights_state():
+            raise NotServed(
+                "this prefix", "it was made with another model, or with other weights", "encode it again: model.prefix"
+            )
         n = len(self)
         ids = batch.input_ids
         start = torch.tensor(self.tokens, device=ids.device)
@@ -262,4 +270,4 @@ def encode_prefix(model: Model, batch: Batch) -> Prefix:
     cache = DynamicCache()
     with torch.no_grad(), activate(None):
         model.module(**{**model.arguments(batch), "cache": cache, "use_cache": True, **model.keep_logits(1)})
-    return Prefix(tuple(batch.input_ids[0].tolist()), cache, model.weights_version)
+    return Prefix(tuple(batch.input_ids[0].tolist()), cache, model.weights_state())

@@ -118,7 +118,7 @@ def _detach_norm(model: Model, plan: Plan) -> None:
 
 def _detach_pattern(model: Model, plan: Plan) -> None:
     for site in _served(model, ("pattern", "cross_pattern"), "detach_pattern"):
-        place(plan, model.tap(site), lambda x, call: x.detach(), site.tower)
+        place(plan, model.tap(site), lambda x, call: x.detach(), site.tower, "rule 'detach_pattern'")
 
 
 def _half_gate(model: Model, plan: Plan) -> None:
@@ -128,7 +128,7 @@ def _half_gate(model: Model, plan: Plan) -> None:
     if not gated:
         raise NotServed("rule 'half_gate'", f"no MLP of {model.name} has a gate", "leave the rule out")
     for site in gated:
-        place(plan, model.tap(site), lambda x, call: value_of(x, 0.5 * x), site.tower)
+        place(plan, model.tap(site), lambda x, call: value_of(x, 0.5 * x), site.tower, "rule 'half_gate'")
 
 
 def _linear_act(model: Model, plan: Plan) -> None:

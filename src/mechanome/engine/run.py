@@ -21,7 +21,7 @@ from mechanome.engine.operations import Capture, OpenGradient, Remember, Through
 from mechanome.engine.plan import Bound, Call, Operation, Plan, activate
 from mechanome.engine.points import POINTS
 from mechanome.engine.site import Site, parse
-from mechanome.engine.taps import Tap, hidden, install
+from mechanome.engine.taps import Tap, install, logits_of
 
 if TYPE_CHECKING:
     from mechanome.engine.model import Model
@@ -37,8 +37,9 @@ class Run:
 
     Attributes:
         batch: the inputs.
-        logits: `batch pos vocab` (or `batch class`), None where they were not asked for.
-        captured: whole or partial sites, in the axes operations use (`batch pos feature...`).
+        logits: `batch pos vocab` (or `batch class`), None where they were not asked for or the model has none.
+        captured: whole or partial sites, in the axes operations use (`batch pos feature...`). Sites that are one
+            tensor in the model (`resid_post.0` and `resid_pre.1`) share it here: clone before changing one in place.
         pos: the positions that captures were restricted to, None for all.
         notes: remarks about how the call was carried out (chunks, budgets).
     """
@@ -149,26 +150,26 @@ def build_plan(
 
     At one site edits come first, then gradients, then captures, so a capture shows what the model goes on with.
     """
-    todo: list[tuple[int, int, Site, Operation, bool]] = []
+    todo: list[tuple[int, int, Site, Operation, str]] = []
     for edit in edits:
         _check_writable(model, edit.site, "an edit of")
-        todo.append((_order(edit.site), _EDIT, edit.site, ApplyEdit(edit), True))
+        todo.append((_order(edit.site), _EDIT, edit.site, ApplyEdit(edit), f"an edit of {edit.site}"))
     for site, opened in gradients:
         _check_writable(model, site, "a gradient at")
-        todo.append((_order(site), _GRADIENT, site, opened, True))
-    todo += [(_order(capture.site), _CAPTURE, capture.site, capture, False) for capture in captures]
+        todo.append((_order(site), _GRADIENT, site, opened, f"a gradient at {site}"))
+    todo += [(_order(capture.site), _CAPTURE, capture.site, capture, "") for capture in captures]
     plan = Plan(root=model.module)
-    placed: list[tuple[tuple[int, int], Tap, Operation, Site]] = []
-    for order, rank, site, operation, writes in todo:
+    placed: list[tuple[tuple[int, int], Tap, Operation, Site, str]] = []
+    for order, rank, site, operation, what in todo:
         tap = model.tap(site)
-        if not (writes and tap.through):
-            placed.append(((order, rank), tap, operation, site))
+        if not (what and tap.through):
+            placed.append(((order, rank), tap, operation, site, what))
             continue
         writer, stream = tap.through
-        placed.append(((order, rank), writer, Through(stream.part.path, operation), site))
-        placed.append(((_ORDER["resid_pre"], _REMEMBER), stream, Remember(stream.part.path), site))
-    for _, tap, operation, site in sorted(placed, key=lambda p: p[0]):
-        place(plan, tap, operation, site.tower)
+        placed.append(((order, rank), writer, Through(stream.part.path, operation), site, what))
+        placed.append(((_ORDER["resid_pre"], _REMEMBER), stream, Remember(stream.part.path), site, ""))
+    for _, tap, operation, site, what in sorted(placed, key=lambda p: p[0]):
+        place(plan, tap, operation, site.tower, what)
     return plan
 
 
@@ -182,10 +183,14 @@ def _order(site: Site) -> int:
     return _ORDER.get(site.point, len(_ORDER))
 
 
-def place(plan: Plan, tap: Tap, operation: Operation, tower: str | None = None) -> None:
-    """Put one operation at a tap of a plan, installing the tap's hook if it is not there yet."""
+def place(plan: Plan, tap: Tap, operation: Operation, tower: str | None = None, required: str = "") -> None:
+    """Put one operation at a tap of a plan, installing the tap's hook if it is not there yet.
+
+    Args:
+        required: what the operation is for, if the call must fail when the tap is never reached.
+    """
     install(tap.module, tap.side)
-    bound = Bound(tap.view, operation, tower)
+    bound = Bound(tap.view, operation, tower, required)
     if tap.side == "attention":
         plan.attention.setdefault(tap.module, {}).setdefault(tap.slot, []).append(bound)
     else:
@@ -250,7 +255,7 @@ def run(
         model.volatile |= fresh
         return run(model, asked, capture, edits, pos, logits=logits, keep_graph=keep_graph, to=to, prefix=prefix)
     values = {c.site: _single_value(c) for c in captures}
-    found = hidden(output) if logits is not False else None
+    found = logits_of(output) if logits is not False else None
     if logits == "last" and found is not None and found.dim() == 3:
         found = found[:, -1] if extra.get("logits_to_keep") == 1 else take_positions(found, batch.frame, "last")
     return Run(model, batch, found, values, pos, notes)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from mechanome.core.errors import MechanomeError, NotServed
 from mechanome.core.formats import read_json, write_json
+from mechanome.engine import resume
 from mechanome.engine.consistency import liars
 from mechanome.engine.edits import Edit
 from mechanome.engine.inputs import Batch, encode
@@ -29,12 +30,13 @@ from mechanome.engine.plan import Plan
 from mechanome.engine.registry.cache import Cache
 from mechanome.engine.run import build_plan, execute
 from mechanome.engine.site import Site
-from mechanome.engine.taps import hidden
+from mechanome.engine.taps import logits_of
 from mechanome.version import __version__
 
 if TYPE_CHECKING:
     from mechanome.engine.model import Model
 
+_FORMAT = 2  # raised when the test itself changes, so that older results are not believed
 _TOLERANCE = {torch.float32: 2e-5, torch.float64: 2e-5, torch.float16: 2e-2, torch.bfloat16: 5e-2}
 
 
@@ -64,6 +66,19 @@ class Report:
     features: dict[str, list[int]] = field(default_factory=dict)
     passes: int = 0
 
+    @classmethod
+    def read(cls, record: Any) -> Report:
+        """A report from its record.
+
+        Raises:
+            TypeError: it is not the record of a report.
+        """
+        report, plain = cls(**record), cls()
+        wrong = [n for n, v in vars(plain).items() if v is not None and type(getattr(report, n)) is not type(v)]
+        if wrong:
+            raise TypeError(f"{wrong[0]} is a {type(getattr(report, wrong[0])).__name__}")
+        return replace(report, passes=0)
+
 
 def self_test(model: Model, check: str = "full", example: Any = None) -> Report:
     """Test a model; see the module's docstring.
@@ -85,14 +100,16 @@ def self_test(model: Model, check: str = "full", example: Any = None) -> Report:
     cached = _cache_file(model, check) if example is None else None
     if cached is not None and cached.is_file():
         try:
-            return Report(**{**read_json(cached), "passes": 0})
-        except (MechanomeError, TypeError):
-            cached.unlink(missing_ok=True)
+            return Report.read(read_json(cached))
+        except (MechanomeError, TypeError, OSError):
+            pass  # damaged or not readable: test again
     with _evaluating(model.module):
         report = _Test(model, batch).run(check)
     if cached is not None:
-        cached.parent.mkdir(parents=True, exist_ok=True)
-        write_json(cached, asdict(report))
+        # A cache that cannot be written only means that the test runs again next time.
+        with suppress(OSError):
+            cached.parent.mkdir(parents=True, exist_ok=True)
+            write_json(cached, asdict(report))
     return report
 
 
@@ -109,9 +126,11 @@ def _evaluating(module: nn.Module) -> Iterator[None]:
 
 
 def _cache_file(model: Model, check: str) -> Path | None:
-    if model.config is None or model.layout is not None:
+    patched = any("forward" in vars(m) and not resume.is_wrapped(m) for m in model.module.modules())
+    if model.config is None or model.layout is not None or patched:
         return None
     facts = {
+        "format": _FORMAT,
         "class": type(model.core).__qualname__,
         "config": json.loads(model.config.to_json_string(use_diff=False)),
         "versions": [__version__, torch.__version__, transformers.__version__],
@@ -193,12 +212,12 @@ class _Test:
         self.report.passes += 1
         with torch.no_grad():
             output = execute(self.model, self.batch, plan)
-        logits = hidden(output)
+        logits = logits_of(output)
         if logits is not None:
             return self._real(logits).float(), logits
         values = output.values() if hasattr(output, "values") else output
         tensors = [v for v in values if isinstance(v, Tensor) and v.is_floating_point()]
-        return torch.cat([v.float().flatten() for v in tensors]), None
+        return torch.cat([self._real(v).float().flatten() for v in tensors]), None
 
     def _real(self, logits: Tensor) -> Tensor:
         """Without padding: what a fully masked query holds differs between backends and means nothing."""
@@ -269,7 +288,7 @@ class _Test:
     def _logits(self, batch: Batch) -> Tensor:
         self.report.passes += 1
         with torch.no_grad():
-            logits = hidden(execute(self.model, batch, Plan(root=self.model.module)))
+            logits = logits_of(execute(self.model, batch, Plan(root=self.model.module)))
         assert logits is not None
         return logits.float()
 

@@ -58,6 +58,16 @@ def hidden(value: Any) -> Tensor | None:
     return None
 
 
+def logits_of(output: Any) -> Tensor | None:
+    """The logits in what a whole model returned, None where there are none.
+
+    A structured output says so by a field; a plain module's tensor, or the first of its tuple, counts as logits.
+    """
+    if hasattr(output, "logits") or not hasattr(output, "keys"):
+        return hidden(output)
+    return None
+
+
 def replaced(value: Any, tensor: Tensor) -> Any:
     """The same structure with its main tensor replaced."""
     if isinstance(value, Tensor):

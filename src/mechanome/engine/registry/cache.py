@@ -97,6 +97,6 @@ def disk_refusal(error: Exception, what: str, root: Path) -> MechanomeError | No
     text = str(error)
     if number in (errno.ENOSPC, errno.EDQUOT) or "No space left on device" in text or "Disk quota exceeded" in text:
         return DownloadFailed(what, f"the disk that holds {root} is full", LARGER_DISK)
-    if number in (errno.EACCES, errno.EPERM, errno.EROFS):
+    if number in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EEXIST):
         return BadInput(f"cache folder {root}", f"cannot be written ({text})", "set MECHANOME_CACHE to another folder")
     return None
