@@ -311,7 +311,7 @@ def frozen(edits: list[Edit]) -> list[Edit]:
     at = {"decode": list(range(1, NEW)), None: None}
     out = []
     for edit in edits:
-        pos = 0 if edit.where.pos == "last" or edit.where.steps == [0] else edit.where.pos or at[edit.where.phase]
+        pos = 0 if edit.where.pos == "last" or edit.where.steps == (0,) else edit.where.pos or at[edit.where.phase]
         out.append(edit.at(pos=pos, phase=None, steps=None))
     return out
 

@@ -2,38 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mechanome.core.errors import BadInput, NotServed, ShapeMismatch
+from mechanome.core.errors import BadInput, NotFinite, NotServed, ShapeMismatch, UnknownSite
+from mechanome.engine.cells import cells_of, key_mask
 from mechanome.engine.edits import Edit, FromRows, FromRun, Resample, Where
-from mechanome.engine.frame import Frame, Positions
+from mechanome.engine.frame import Frame, Positions, is_reserved
 from mechanome.engine.operations import axis_of, frame_of, key_frame
 from mechanome.engine.plan import Call
-
-
-def selected(frame: Frame, where: Where, row: int) -> Iterator[tuple[int, int]]:
-    """The real-token positions of one row that a `Where` names, each with its ordinal in the request.
-
-    Where no position is named only those this pass sees are walked: a decode step sees one of thousands.
-    """
-    length = frame.lengths[row]
-    if where.pos is None:
-        first = max(0, frame.offset - frame.starts[row])
-        end = min(length + frame.grown, frame.offset + frame.width - frame.starts[row])
-        numbered: Iterable[tuple[int, int]] = ((p, p) for p in range(first, end))
-    else:
-        numbered = enumerate(frame.positions(where.pos, row))
-    steps = None if where.steps is None else set(where.steps)
-    for slot, position in numbered:
-        if where.phase is not None and (position < length) != (where.phase == "prefill"):
-            continue
-        if steps is None or position - (length - 1) in steps:
-            yield slot, position
 
 
 @dataclass
@@ -57,14 +38,14 @@ class ApplyEdit:
         if where.everywhere and self._same_columns(frame, x, call):
             part = self._part(x, whole=True)
             return self._put(x, None, self._new(part, x, call, None))
-        rows, columns, slots = _cells(frame, where)
+        rows, columns, slots = cells_of(frame, where)
         if not rows:
             return None
         index = tuple(torch.tensor(v, device=x.device, dtype=torch.long) for v in (rows, columns))
         part = self._part(x[index], whole=False)
         new = self._new(part, x, call, (rows, columns, slots, frame))
         if where.keys is not None:
-            keys = _key_mask(key_frame(edit.site, x, call), where.keys, x.shape[-1]).to(x.device)[index[0]]
+            keys = key_mask(key_frame(edit.site, x, call), where.keys, x.shape[-1]).to(x.device)[index[0]]
             new = torch.where(keys if new.dim() == 2 else keys[:, None], new, part)
         return self._put(x, index, new)
 
@@ -72,6 +53,8 @@ class ApplyEdit:
         """Whether the value's real tokens lie in the same columns, so that whole tensors can be taken."""
         if not isinstance(self.edit.value, (FromRun, FromRows, Resample)):
             return True
+        if not isinstance(self.edit.value, Resample) and self.edit.value.pos is not None:
+            return False
         value, donor, rows = self._donor(x, call)
         cells = zip(rows, frame.starts, frame.lengths)
         same = all(donor.starts[d] == start and donor.lengths[d] == n for d, start, n in cells)
@@ -108,14 +91,7 @@ class ApplyEdit:
         edit = self.edit
         if edit.op == "custom":
             assert edit.function is not None
-            new = edit.function(part)
-            if new.shape != part.shape:
-                raise ShapeMismatch(
-                    f"custom edit of {edit.site}",
-                    f"it returned {list(new.shape)} for {list(part.shape)}",
-                    "return the same shape",
-                )
-            return new
+            return _like(edit.function(part), part, f"custom edit of {edit.site}")
         basis = edit.basis
         old = part if basis is None else basis.encode(part)
         value = self._value(part, old, x, call, cells)
@@ -124,14 +100,20 @@ class ApplyEdit:
         new = _OPERATIONS[edit.op](old, value)
         if basis is None:
             return new.expand_as(part)
-        return part + basis.decode(new) - basis.decode(old)
+        what = f"basis {type(basis).__name__} at {edit.site}"
+        return part + _like(basis.decode(new), part, what) - basis.decode(old)
 
     def _value(self, part: Tensor, old: Tensor, x: Tensor, call: Call, cells: _CellList) -> Any:
         value = self.edit.value
         if isinstance(value, (int, float, tuple)):
             return value
         if isinstance(value, Tensor):
-            return self._aligned(value.to(device=part.device, dtype=part.dtype), old, cells)
+            given = self._aligned(value.to(device=part.device, dtype=part.dtype), old, cells)
+            if self.edit.gaps and bool(given.isnan().any()):
+                raise NotFinite(
+                    f"value for {self.edit.site}", "it holds NaN at a position that is edited", "name fewer positions"
+                )
+            return given
         donor, donor_frame, donor_rows = self._donor(x, call)
         if donor.shape[2:] != x.shape[2:]:
             raise ShapeMismatch(
@@ -151,6 +133,7 @@ class ApplyEdit:
             return self._part(donor[torch.tensor(donor_rows, device=x.device)], whole=True)
         rows, _, slots, frame = cells
         wanted = {r: donor_frame.positions(pos, donor_rows[r]) for r in set(rows)} if pos is not None else {}
+        self._as_many(wanted, pos, frame)
         columns = []
         for row, column, slot in zip(rows, cells[1], slots):
             at = wanted[row][slot] if row in wanted and slot < len(wanted[row]) else None
@@ -175,10 +158,26 @@ class ApplyEdit:
         )
         return self._part(donor[index], whole=False).to(device=part.device, dtype=part.dtype)
 
+    def _as_many(self, given: Mapping[int, Sequence[int]], pos: Positions, frame: Frame) -> None:
+        """Refuse donor positions left over, but for spans (of any length) and requests that grow with a generation."""
+        asked = self.edit.where.pos
+        grows = asked in (None, "all") and pos in ("all", "generated")
+        if grows or asked == "generated" or (isinstance(pos, str) and not is_reserved(pos)):
+            return
+        for row, donors in given.items():
+            edited = len(frame.positions(asked, row))
+            if len(donors) > edited:
+                raise ShapeMismatch(
+                    f"donor positions for {self.edit.site}",
+                    f"row {row} is given {len(donors)} positions and edits {edited}",
+                    "name as many as are edited",
+                )
+
     def _donor(self, x: Tensor, call: Call) -> tuple[Tensor, Frame, Sequence[int]]:
         """The donor's whole tensor, its frame, and the donor row of each row of this batch."""
         value, n = self.edit.value, x.shape[0]
         if isinstance(value, FromRun):
+            self._refuse_part(value)
             donor, frame = value.run.source(self.edit.site)
             donor = donor.to(device=x.device, dtype=x.dtype)
             count = donor.shape[0]
@@ -195,13 +194,27 @@ class ApplyEdit:
         if edited is not None and len(rows) == len(edited):
             named = dict(zip(edited, rows))
             rows = [named.get(row, rows[0]) for row in range(n)]
-        if len(rows) != n or any(not 0 <= r < count for r in rows):
+        if wrong := [r for r in rows if not 0 <= r < count]:
+            raise ShapeMismatch(
+                f"donor row {wrong[0]} for {self.edit.site}",
+                f"the donor has {count} row{'s' if count > 1 else ''}",
+                f"use 0 to {count - 1}",
+            )
+        if len(rows) != n:
             raise ShapeMismatch(
                 f"donor rows for {self.edit.site}",
                 f"{len(rows)} donors for {n} rows of a batch",
                 "give one per row, or one",
             )
         return donor, frame, rows
+
+    def _refuse_part(self, value: FromRun) -> None:
+        site = self.edit.site
+        held = getattr(value.run, "captured", {})
+        if site in held and site.whole not in held:
+            raise UnknownSite(
+                f"donor {site}", "the run captured only this part", f"capture the whole site {site.whole}"
+            )
 
     def _aligned(self, value: Tensor, old: Tensor, cells: _CellList) -> Tensor:
         """A tensor value broadcast to the coordinates it changes."""
@@ -242,35 +255,19 @@ class ApplyEdit:
         return given == max(len(frame.positions(pos, row)) for row in range(frame.rows))
 
 
+def _like(new: Any, part: Tensor, what: str) -> Tensor:
+    """What a caller's function returned, if it can stand in the place of what it received."""
+    fix = f"return real numbers of shape {list(part.shape)} on {part.device}"
+    if not isinstance(new, Tensor):
+        raise BadInput(what, f"it returned {type(new).__name__}, not a tensor", fix)
+    if new.shape != part.shape:
+        raise ShapeMismatch(what, f"it returned {list(new.shape)} for {list(part.shape)}", fix)
+    if new.device != part.device or new.is_complex():
+        raise BadInput(what, f"it returned {new.dtype} on {new.device}", fix)
+    return new
+
+
 _CellList = tuple[list[int], list[int], list[int], Frame] | None
-
-
-def _cells(frame: Frame, where: Where) -> tuple[list[int], list[int], list[int]]:
-    """Row, column and ordinal (within the row's request) of every selected cell this pass sees."""
-    rows: list[int] = []
-    columns: list[int] = []
-    slots: list[int] = []
-    wanted = range(frame.rows) if where.rows is None else where.rows
-    for row in wanted:
-        if not 0 <= row < frame.rows:
-            raise BadInput(f"row {row}", f"the batch has {frame.rows} rows", f"use 0 to {frame.rows - 1}")
-        for slot, position in selected(frame, where, row):
-            column = frame.column(position, row)
-            if column is not None:
-                rows.append(row)
-                columns.append(column)
-                slots.append(slot)
-    return rows, columns, slots
-
-
-def _key_mask(frame: Frame, keys: Positions, width: int) -> Tensor:
-    mask = torch.zeros(frame.rows, width, dtype=torch.bool)
-    for row in range(frame.rows):
-        for position in frame.positions(keys, row):
-            column = frame.column(position, row)
-            if column is not None:
-                mask[row, column] = True
-    return mask
 
 
 def _derangement(n: int, seed: int) -> list[int]:

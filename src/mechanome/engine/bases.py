@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from mechanome.core.errors import BadInput, NotFinite, ShapeMismatch
+from mechanome.engine.plain import integers, whole
 
 
 @runtime_checkable
@@ -30,13 +31,27 @@ class Basis(Protocol):
 
 
 def _matrix(vectors: Any, what: str) -> Tensor:
-    matrix = torch.as_tensor(vectors, dtype=torch.float32)
+    try:
+        given = torch.as_tensor(vectors)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise BadInput(what, f"a {type(vectors).__name__} is not a matrix ({error})", "give a tensor") from error
+    if given.is_complex():
+        raise BadInput(what, "its numbers are complex", "give real numbers, [k, d] or [d]")
+    matrix = given.to(torch.float32)
     matrix = matrix.unsqueeze(0) if matrix.dim() == 1 else matrix
     if matrix.dim() != 2:
         raise ShapeMismatch(f"{what} of shape {list(matrix.shape)}", "it must be [k, d] or [d]", "reshape it")
     if not bool(torch.isfinite(matrix).all()):
         raise NotFinite(what, "it holds NaN or infinity", "check how it was computed")
     return matrix
+
+
+def _fitting(x: Tensor, width: int, what: str) -> Tensor:
+    if x.shape[-1] != width:
+        raise ShapeMismatch(
+            f"{what} of width {width}", f"the activations have {x.shape[-1]} features", f"give d = {x.shape[-1]}"
+        )
+    return x
 
 
 @dataclass(frozen=True)
@@ -61,7 +76,7 @@ class Directions:
         object.__setattr__(self, "_dual", torch.linalg.pinv(matrix))
 
     def encode(self, x: Tensor) -> Tensor:
-        return x @ self._dual.to(x)
+        return _fitting(x, self.vectors.shape[1], "directions") @ self._dual.to(x)
 
     def decode(self, c: Tensor) -> Tensor:
         return c @ self.vectors.to(c)
@@ -88,7 +103,7 @@ class Subspace:
         object.__setattr__(self, "_basis", right[:rank])
 
     def encode(self, x: Tensor) -> Tensor:
-        return x @ self._basis.to(x).T
+        return _fitting(x, self._basis.shape[1], "subspace") @ self._basis.to(x).T
 
     def decode(self, c: Tensor) -> Tensor:
         return c @ self._basis.to(c)
@@ -107,6 +122,9 @@ class Neurons:
     width: int
 
     def __post_init__(self) -> None:
+        if whole(self.width) is None:
+            raise BadInput(f"width {self.width!r}", "it is not an integer", "give the size of the last axis")
+        object.__setattr__(self, "indices", integers(self.indices, "neurons"))
         wrong = [i for i in self.indices if not 0 <= i < self.width]
         if wrong or len(set(self.indices)) != len(self.indices) or not self.indices:
             raise BadInput(
@@ -114,7 +132,7 @@ class Neurons:
             )
 
     def encode(self, x: Tensor) -> Tensor:
-        return x[..., list(self.indices)]
+        return _fitting(x, self.width, "neurons")[..., list(self.indices)]
 
     def decode(self, c: Tensor) -> Tensor:
         x = c.new_zeros(*c.shape[:-1], self.width)
@@ -146,7 +164,7 @@ class SingularVectors:
         object.__setattr__(self, "_basis", rows[: self.k].contiguous())
 
     def encode(self, x: Tensor) -> Tensor:
-        return x @ self._basis.to(x).T
+        return _fitting(x, self._basis.shape[1], "singular vectors") @ self._basis.to(x).T
 
     def decode(self, c: Tensor) -> Tensor:
         return c @ self._basis.to(c)

@@ -12,100 +12,51 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from mechanome.core.errors import BadInput, nearest
+from mechanome.engine import plain
 from mechanome.engine.bases import Basis, Directions
-from mechanome.engine.frame import Frame, Positions
+from mechanome.engine.frame import Positions
 from mechanome.engine.site import Site, parse
+from mechanome.engine.values import Donor, FromRows, FromRun, Resample, Value, amount, checked, has_gaps
+from mechanome.engine.where import Where
 
 if TYPE_CHECKING:
     from mechanome.engine.run import Run
+
+__all__ = [
+    "OPS",
+    "Ablate",
+    "Add",
+    "AttentionKnockout",
+    "Clamp",
+    "Custom",
+    "Donor",
+    "Edit",
+    "FreezeTo",
+    "FromRows",
+    "FromRun",
+    "Op",
+    "Patch",
+    "ProjectOut",
+    "Resample",
+    "Scale",
+    "Splice",
+    "Value",
+    "Where",
+    "flatten",
+]
 
 Op = Literal["set", "add", "scale", "clamp", "ablate", "custom"]
 OPS: tuple[str, ...] = ("set", "add", "scale", "clamp", "ablate", "custom")
 
 
-@dataclass(frozen=True)
-class Where:
-    """Where an edit acts; everything left out means everywhere.
-
-    Args:
-        pos: positions in real tokens (see `Frame.positions`); for scores and patterns these are queries.
-        rows: batch rows.
-        phase: "prefill" (the prompt) or "decode" (generated tokens).
-        steps: generation steps: step s acts on the position that predicts generated token s (0 is the last prompt
-            token); for a module that is called several times in one pass, its calls.
-        keys: for scores and patterns: key positions.
-    """
-
-    pos: Positions = None
-    rows: Sequence[int] | None = None
-    phase: Literal["prefill", "decode"] | None = None
-    steps: Sequence[int] | None = None
-    keys: Positions = None
-
-    def __post_init__(self) -> None:
-        if self.phase not in (None, "prefill", "decode"):
-            raise BadInput(f"phase '{self.phase}'", "there is no such phase", "use 'prefill' or 'decode'")
-
-    @property
-    def everywhere(self) -> bool:
-        """Whether nothing is restricted."""
-        return self == Where()
-
-
-@dataclass(frozen=True)
-class FromRows:
-    """A value taken from other rows of the same batch, at the same site, before this edit.
-
-    Args:
-        rows: one donor row per edited row, or a single row for all.
-        pos: donor positions, as many per row as are edited; None means the same positions.
-    """
-
-    rows: Sequence[int]
-    pos: Positions = None
-
-
-class Donor(Protocol):
-    """Where values of another run come from: a `Run`, or one site of a run read from a file."""
-
-    def source(self, site: Site) -> tuple[Tensor, Frame]:
-        """The whole tensor `[row, pos, feature...]` of a site, and where its real tokens are."""
-        ...
-
-
-@dataclass(frozen=True)
-class FromRun:
-    """A value taken from another run, which must have captured the same site at all positions.
-
-    Args:
-        run: the donor.
-        rows: one donor row per edited row, or a single row for all; None pairs rows by index (or takes the only one).
-        pos: donor positions; None means the same positions.
-    """
-
-    run: Donor
-    rows: Sequence[int] | None = None
-    pos: Positions = None
-
-
-@dataclass(frozen=True)
-class Resample:
-    """A value taken from a random other row of the batch.
-
-    Args:
-        seed: of the random derangement.
-    """
-
-    seed: int = 0
-
-
-Value = float | Tensor | FromRows | FromRun | Resample | tuple[float | None, float | None] | None
+_OWN = "use the basis inside the function"
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,6 +71,12 @@ class Edit:
         where: positions, rows, phase, steps, keys.
         basis: coordinates the operation works in; None for the activations themselves.
         function: for `custom`: receives the selected activations `[..., feature]`, returns the new ones.
+
+    Attributes:
+        gaps: whether `value` ends some rows in NaN, as ragged captures do; those cells cannot be written.
+
+    Raises:
+        BadInput: a value, basis or function that the operation cannot use. NotFinite: NaN or infinity in the value.
     """
 
     site: Site
@@ -128,15 +85,21 @@ class Edit:
     where: Where = field(default_factory=Where)
     basis: Basis | None = None
     function: Callable[[Tensor], Tensor] | None = None
+    gaps: bool = field(init=False, repr=False, default=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "site", parse(self.site))
         if self.op not in OPS:
             raise BadInput(f"operation '{self.op}'", "there is no such operation", nearest(self.op, OPS))
-        if self.op != "custom" and self.value is None:
-            raise BadInput(f"edit of {self.site}", f"'{self.op}' needs a value", "give a number, a tensor or a donor")
-        if self.op == "clamp" and not (isinstance(self.value, tuple) and len(self.value) == 2):
-            raise BadInput(f"clamp of {self.site}", "its value is a pair (lo, hi)", "use None for an open end")
+        object.__setattr__(self, "value", checked(self.value, self.op, self.site))
+        object.__setattr__(self, "gaps", has_gaps(self.value))
+        if self.basis is not None:
+            _check_basis(self.basis, self.site)
+        if (self.op == "custom") != callable(self.function):
+            why = "'custom' needs a function" if self.op == "custom" else f"'{self.op}' takes no function"
+            raise BadInput(f"edit of {self.site}", why, "use Custom(site, function)")
+        if self.op == "custom" and self.basis is not None:
+            raise BadInput(f"custom edit of {self.site}", "its function gets activations, so a basis has no part", _OWN)
         if self.where.keys is not None and not self.site.point.endswith(("scores", "pattern")):
             raise BadInput(f"keys of {self.site}", "only scores and patterns have a key axis", "use pos=")
 
@@ -151,9 +114,17 @@ class Edit:
         return f"Edit({self.site}, {self.op} {value}{basis}{rest})"
 
 
+def _check_basis(basis: Any, site: Site) -> None:
+    if isinstance(basis, type) or not isinstance(basis, Basis):
+        kind = f"the class {basis.__name__}" if isinstance(basis, type) else f"a {type(basis).__name__}"
+        raise BadInput(
+            f"basis for {site}", f"{kind} has no encode and decode", "give Directions, Subspace, a dictionary"
+        )
+
+
 def Patch(
     site: str | Site,
-    source: Run | Tensor | FromRows | FromRun | int,
+    source: Run | Tensor | np.ndarray[Any, Any] | FromRows | FromRun | int,
     *,
     pos: Positions = None,
     from_pos: Positions = None,
@@ -165,21 +136,38 @@ def Patch(
 
     Args:
         site: what to replace. source: where from. pos: which positions; from_pos: the donor's positions, as many.
-        rows: which rows; from_rows: the donor's rows. basis: replace only these coordinates.
+        rows: which rows; from_rows: the rows of another run. basis: replace only these coordinates.
+
+    Raises:
+        BadInput: a source of another kind, or `from_pos` or `from_rows` with a source that does not take it.
     """
-    value: Value
-    if isinstance(source, (Tensor, FromRows, FromRun)):
-        value = source
-    elif isinstance(source, int):
-        value = FromRows([source], from_pos)
+    value, row = source, plain.whole(source)
+    if row is not None:
+        _unused("from_rows", from_rows, site, "an int is itself the donor row")
+        value = FromRows((row,), from_pos)
+    elif isinstance(source, (Tensor, np.ndarray, FromRows, FromRun)):
+        kind = "a tensor is written as it is" if isinstance(source, (Tensor, np.ndarray)) else "the donor names its own"
+        _unused("from_rows", from_rows, site, kind)
+        _unused("from_pos", from_pos, site, kind)
+    elif callable(getattr(source, "source", None)):
+        value = FromRun(source, from_rows, from_pos)  # type: ignore[arg-type]
     else:
-        value = FromRun(source, from_rows, from_pos)
-    return Edit(parse(site), "set", value, Where(pos, rows), basis)
+        raise BadInput(
+            f"source {source!r} of a patch of {site}",
+            f"a {type(source).__name__} gives no activations",
+            "give a run, a row (an int), a tensor, a NumPy array, FromRows or FromRun; Ablate(site, x) for a constant",
+        )
+    return Edit(parse(site), "set", value, Where(pos, rows), basis)  # type: ignore[arg-type]
+
+
+def _unused(name: str, given: Any, site: str | Site, why: str) -> None:
+    if given is not None:
+        raise BadInput(f"{name} of a patch of {site}", why, f"leave {name} out, or give FromRows or FromRun")
 
 
 def Ablate(
     site: str | Site,
-    by: Literal["zero", "resample"] | float | Tensor | Run = "zero",
+    by: Literal["zero", "resample"] | float | Tensor | np.ndarray[Any, Any] | Run = "zero",
     *,
     pos: Positions = None,
     rows: Sequence[int] | None = None,
@@ -197,16 +185,18 @@ def Ablate(
         if by not in choices:
             raise BadInput(f"ablation by '{by}'", "there is no such kind", nearest(by, choices))
         value = choices[by]
-    elif isinstance(by, (Tensor, float, int)):
-        value = by
+    elif callable(getattr(by, "source", None)):
+        value = FromRun(by)  # type: ignore[arg-type]
     else:
-        value = FromRun(by)
+        value = by  # type: ignore[assignment]
     return Edit(parse(site), "ablate", value, Where(pos, rows), basis)
 
 
 def Add(site: str | Site, vector: Tensor | float, scale: float = 1.0, **where: Any) -> Edit:
     """Add a vector, times `scale`; `where` as in `Where` (`pos=`, `rows=`, `phase=`, `steps=`)."""
-    return Edit(parse(site), "add", torch.as_tensor(vector) * scale, Where(**where))
+    given = amount(vector, f"vector to add at {site}")
+    value = torch.as_tensor(given) * plain.number(scale, f"scale of Add at {site}")
+    return Edit(parse(site), "add", value, Where(**where))
 
 
 def Scale(site: str | Site, factor: float | Tensor, basis: Basis | None = None, **where: Any) -> Edit:
@@ -231,6 +221,7 @@ def Splice(site: str | Site, dictionary: Basis, keep_error: bool = True, **where
 
     With the error kept the splice alone changes nothing; edits of its latents do (give them `basis=dictionary`).
     """
+    _check_basis(dictionary, parse(site))
     if keep_error:
         return Edit(parse(site), "scale", 1.0, Where(**where), dictionary)
     return Custom(site, lambda x: dictionary.decode(dictionary.encode(x)), **where)
@@ -247,7 +238,7 @@ def AttentionKnockout(
     src: Positions,
     dst: Positions,
     *,
-    heads: Iterable[int] | None = None,
+    heads: int | Iterable[int] | None = None,
     renormalize: bool = True,
     rows: Sequence[int] | None = None,
     tower: str | None = None,
@@ -261,8 +252,10 @@ def AttentionKnockout(
     """
     point, value = ("scores", float("-inf")) if renormalize else ("pattern", 0.0)
     where = Where(pos=dst, rows=rows, keys=src)
-    chosen = [layers] if isinstance(layers, int) else list(layers)
-    each: Sequence[int | None] = [None] if heads is None else list(heads)
+    chosen = plain.integers(layers, "layers of AttentionKnockout")
+    each: Sequence[int | None] = plain.chosen(heads, "heads of AttentionKnockout") or (None,)
+    if not chosen:
+        raise BadInput("layers of AttentionKnockout", "there are none", "give a layer, or several")
     return [Edit(Site(point, layer, head=h, tower=tower), "ablate", value, where) for layer in chosen for h in each]
 
 
@@ -281,6 +274,8 @@ def flatten(edits: Edit | Iterable[Edit | Iterable[Edit]] | None) -> list[Edit]:
         return []
     if isinstance(edits, Edit):
         return [edits]
+    if isinstance(edits, (str, Tensor)) or not isinstance(edits, Iterable):
+        raise BadInput(f"edits {edits!r}", "they are not Edits", "use Patch, Ablate, Add ... from mechanome")
     flat: list[Edit] = []
     for item in edits:
         if isinstance(item, Edit):

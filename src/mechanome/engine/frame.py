@@ -7,6 +7,7 @@ newest tokens.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,11 +16,22 @@ import torch
 from torch import Tensor
 
 from mechanome.core.errors import BadInput, UnknownName, nearest
+from mechanome.engine import plain
+from mechanome.engine.plain import Positions
 
-Positions = int | str | slice | Sequence[int] | Sequence[Sequence[int]] | None
-"""How a request names positions; see `Frame.positions`."""
+__all__ = ["NAMES", "PHASES", "Frame", "Positions", "is_reserved"]
 
 PHASES = ("prefill", "decode")
+
+NAMES = ("all", "first", "generated", "last", "prompt")
+"""Names of positions that every row has."""
+
+_RANGE = re.compile(r"(-?\d+)?:(-?\d+)?", re.ASCII)
+
+
+def is_reserved(name: str) -> bool:
+    """Whether a name already means positions ("last", "2:5"), so that no span can have it."""
+    return name in NAMES or _RANGE.fullmatch(name) is not None
 
 
 @dataclass(frozen=True)
@@ -117,39 +129,46 @@ class Frame:
         Raises:
             BadInput: a position outside the prompt. UnknownName: a span that has no label.
         """
+        if plain.once(wanted):
+            raise BadInput("positions", "an iterator can be read only once, and every row reads them", "give a list")
         length = self.lengths[row]
-        if wanted is None or (isinstance(wanted, str) and wanted == "all"):
+        wanted = plain.positions(wanted)
+        if wanted is None:
             return list(range(length + self.grown))
-        if isinstance(wanted, bool):
-            raise BadInput(f"position {wanted}", "a position is an int, list, slice or name", "use pos=-1 or 'last'")
         if isinstance(wanted, int):
             return [self._inside(wanted, row)]
         if isinstance(wanted, slice):
             return list(range(length))[wanted]
         if isinstance(wanted, str):
             return self._named(wanted, row)
-        items: list[Any] = list(wanted)
+        items: Sequence[Any] = wanted
         if items and not isinstance(items[0], int):
             if len(items) != self.rows:
                 raise BadInput(
                     f"positions for {len(items)} rows", f"the batch has {self.rows} rows", "give one list per row"
                 )
-            items = list(items[row])
-        return [self._inside(int(p), row) for p in items]
+            items = items[row]
+        return [self._inside(p, row) for p in items]
 
     def _named(self, name: str, row: int) -> list[int]:
         length = self.lengths[row]
-        if name in ("first", "last"):
-            return [0 if name == "first" else length - 1]
-        if name in ("prompt", "generated"):
-            return list(range(length)) if name == "prompt" else list(range(length, length + self.grown))
-        if name.count(":") == 1 and all(p.lstrip("-").isdigit() or not p for p in name.split(":")):
-            lo, hi = (int(p) if p else None for p in name.split(":"))
+        meanings = {
+            "all": range(length + self.grown),
+            "first": range(1),
+            "generated": range(length, length + self.grown),
+            "last": range(length - 1, length),
+            "prompt": range(length),
+        }
+        if name in meanings:
+            return list(meanings[name])
+        if between := _RANGE.fullmatch(name):
+            lo, hi = (None if p is None else int(p) for p in between.groups())
             return list(range(length))[lo:hi]
         labels = self.spans[row] if self.spans else {}
         if name not in labels:
-            known = ["all", "first", "last", "prompt", "generated", *labels]
-            raise UnknownName(f"position '{name}'", f"row {row} has no span with this label", nearest(name, known))
+            raise UnknownName(
+                f"position '{name}'", f"row {row} has no span with this label", nearest(name, [*NAMES, *labels])
+            )
         return [self._inside(int(p), row) for p in labels[name]]
 
     def _inside(self, position: int, row: int) -> int:
