@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -157,3 +158,87 @@ def test_frames_of_later_passes_see_what_is_new() -> None:
         Frame((0,), (5,), 5, spans=({"subject": [1]},)).positions("subjct", 0)
     with pytest.raises(BadInput, match="2 rows"):
         frame.positions([[1]], 0)
+
+
+@pytest.mark.parametrize("inputs", [
+    [5, "hi"], [True, False], [[True]], [5.0, 6], [torch.tensor([5.9])], [torch.tensor([True])], b"abc", [b"abc"],
+    torch.tensor([True]), np.array([0.5]), np.array(["a"]), [None], None, {}, torch.zeros(0, 5, dtype=torch.long),
+    torch.zeros(0, dtype=torch.long), [torch.zeros(1, 3, dtype=torch.long)], "a \ud800", ["a", "\udfff"],
+    [{"role": "user", "content": None}], [{"role": "user", "content": 5}],
+    [{"role": "user", "content": "a"}, {"role": "user"}], [{"role": "user", "content": "a"}, 5],
+], ids=repr)  # fmt: skip
+def test_inputs_of_a_wrong_kind(model: mn.Model, inputs: Any) -> None:
+    with pytest.raises((BadInput, ShapeMismatch)):
+        model.encode(inputs)
+
+
+@pytest.mark.parametrize("name", ["input_ids", "decoder_input_ids"])
+@pytest.mark.parametrize(("ids", "match"), [
+    (torch.tensor([[97]]), "0 to 96"), (torch.tensor([[-1]]), "0 to 96"), (torch.ones(1, 65).long(), "context is 64"),
+    (torch.ones(1, 3), "integers"), (torch.ones(1, 3).bool(), "integers"), (torch.ones(3).long(), "integers"),
+    (torch.ones(1, 2, 3).long(), "integers"), (torch.ones(0, 3).long(), "no token"), (torch.ones(2, 0), "no token"),
+    ([], "no token"), ([[5, 6], [7]], "no tensor"), (["hi"], "no tensor"), ([0.5], "integers"),
+])  # fmt: skip
+def test_ids_of_a_mapping_get_the_checks_of_lists(model: mn.Model, name: str, ids: Any, match: str) -> None:
+    with pytest.raises((BadInput, ShapeMismatch), match=match):
+        model.encode({name: ids})
+
+
+def test_mappings_of_lists_and_arrays_are_tensors(model: mn.Model) -> None:
+    expected = model.run([[4, 5, 6]]).logits
+    for same in (
+        {"input_ids": [4, 5, 6]}, {"input_ids": [[4, 5, 6]], "attention_mask": [[1, 1, 1]]},
+        {"input_ids": np.array([[4, 5, 6]])}, model.tokenizer("the capital of", return_token_type_ids=False),
+        np.array([4, 5, 6]), [np.array([4, 5, 6])], [np.int64(4), 5, torch.tensor(6)], range(4, 7),
+    ):  # fmt: skip
+        assert torch.equal(model.run(same).logits, expected), same
+
+
+@pytest.mark.parametrize("where", [
+    3, None, (1, 2, 3), (1,), (11, 4), (0, 0), (-5, -1), (3, 4), (0, 400), ("a", "b"), (0.0, 3.0), 1.5, [0.5], [],
+    [True], [5], [-6], "", {"a": 1}, slice(0, 2),
+], ids=repr)  # fmt: skip
+def test_spans_that_name_no_token(model: mn.Model, where: Any) -> None:
+    with pytest.raises(BadInput, match="span 'x' of row 0"):
+        model.encode("the capital of France", spans=[{"x": where}])
+    with pytest.raises(BadInput, match="span 'x' of row 0"):
+        model.encode({"input_ids": torch.tensor([[4, 5, 6, 7, 8]])}, spans=[{"x": where}])
+
+
+@pytest.mark.parametrize("spans", [
+    {"a": [1]}, 3, "a", [3], [{"last": [1]}], [{"all": [1]}], [{"1:2": [1]}], [{":": [1]}], [{"": [1]}], [{3: [1]}],
+    [{"a": [1]}, {"a": [1]}],
+], ids=repr)  # fmt: skip
+def test_labels_that_cannot_be(model: mn.Model, spans: Any) -> None:
+    batch = model.encode("the capital")
+    for inputs in ("the capital", dict(batch.arguments), batch):
+        with pytest.raises(BadInput):
+            model.encode(inputs, spans=spans)
+
+
+def test_spans_by_positions_of_any_make(model: mn.Model) -> None:
+    for where in ([1, 2], range(1, 3), np.array([1, 2]), torch.tensor([1, 2]), (np.int64(4), 14)):
+        by_characters = isinstance(where, tuple)
+        expected = [2, 3] if by_characters else [1, 2]
+        assert model.encode("the capital of", spans=[{"x": where}]).frame.spans == ({"x": expected},)
+    found = model.encode({"input_ids": [4, 5, 6]}, spans=[{"x": range(1, 3)}]).frame.positions("x", 0)
+    assert found == [1, 2]
+
+
+@pytest.mark.parametrize("options", [{"pad": "up"}, {"bos": "none "}, {"bos": 1.5}, {"bos": True}])
+def test_options_of_encoding(model: mn.Model, options: dict[str, Any]) -> None:
+    with pytest.raises(BadInput, match=r"pad=|bos="):
+        model.encode("a", **options)
+
+
+def test_a_template_may_refuse_a_chat(model: mn.Model) -> None:
+    template, model.tokenizer.chat_template = model.tokenizer.chat_template, "{{ raise_exception('roles alternate') }}"
+    with pytest.raises(BadInput, match="roles alternate"):
+        model.encode([{"role": "user", "content": "a"}])
+    model.tokenizer.chat_template = template
+
+
+@pytest.mark.parametrize("wanted", [1.5, "--1:2", [None], True, torch.tensor([0.5])])
+def test_captures_refuse_positions_that_are_none(model: mn.Model, wanted: Any) -> None:
+    with pytest.raises((BadInput, UnknownName)):
+        model.run("the capital", capture="z.1", pos=wanted)

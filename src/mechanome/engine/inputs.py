@@ -7,22 +7,29 @@ one side with a mask, and positions always mean real tokens, so padding never ch
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from mechanome.core.errors import BadInput, ShapeMismatch, UnknownName
+from mechanome.core.errors import BadInput, ShapeMismatch
 from mechanome.engine.frame import Frame
+from mechanome.engine.plain import array, is_integral, whole
+from mechanome.engine.spans import Spans, labelled
+from mechanome.engine.token_rows import Bos, Inputs, is_message, token_rows
 
-Inputs = Any
-"""A string, a list of strings, a chat (list of role/content dicts), a list of chats, token ids, or a mapping of
-tensors as the model's own processor makes them."""
+__all__ = ["Batch", "Bos", "Inputs", "Spans", "encode", "token_strings"]
 
-Bos = Literal["auto", "none"] | int
-Spans = Sequence[Mapping[str, Any]]
-
+_TOKENS = (
+    "input_ids",
+    "decoder_input_ids",
+    "attention_mask",
+    "decoder_attention_mask",
+    "token_type_ids",
+    "position_ids",
+)
 _MAIN = ("input_ids", "inputs_embeds", "pixel_values", "input_features", "input_values")
 
 
@@ -92,20 +99,28 @@ def encode(
         tokenizer: needed for text and chats.
         bos: "auto" puts the tokenizer's first token first where the tokenizer itself adds none and the text does
             not start with it; "none" adds nothing; an id puts that token first.
-        spans: per row, a label for a substring (`{"subject": "France"}`), a character range or token positions.
+        spans: per row, a label for a substring (`{"subject": "France"}`), a character range `(start, end)` or a list
+            of token positions.
         pad: the side that short rows are padded on.
         device: where tensors go.
         max_length: the longest row the model can take.
         vocab_size: ids must be below it.
 
     Raises:
-        BadInput: empty prompts, no tokenizer, ids out of range, a prompt longer than the context.
+        BadInput: empty prompts, no tokenizer, ids out of range, a prompt longer than the context, a span that names
+            no token.
     """
+    if pad not in ("left", "right"):
+        raise BadInput(f"pad={pad!r}", "there is no such side", "use 'left' or 'right'")
+    if bos not in ("auto", "none") and whole(bos) is None:
+        raise BadInput(f"bos={bos!r}", "it is not a token id", "use 'auto', 'none' or an id")
     if isinstance(inputs, Batch):
+        if spans:
+            raise BadInput("spans of a batch", "it was encoded before", "give the spans to model.encode")
         return inputs
-    if isinstance(inputs, Mapping) and not _is_message(inputs):
-        return _from_mapping(inputs, device, tokenizer, spans)
-    rows, offsets, texts = _token_rows(inputs, tokenizer, bos)
+    if isinstance(inputs, Mapping) and not is_message(inputs):
+        return _from_mapping(inputs, device, tokenizer, spans, max_length, vocab_size)
+    rows, offsets, texts = token_rows(inputs, tokenizer, bos)
     for i, row in enumerate(rows):
         if not row:
             raise BadInput("the prompt" if len(rows) == 1 else f"prompt {i}", "it has no token", "write some text")
@@ -117,7 +132,7 @@ def encode(
             raise BadInput(
                 f"token ids of prompt {i}", f"they must be 0 to {vocab_size - 1}", "use the model's tokenizer"
             )
-    labels = _spans(spans, rows, offsets, texts)
+    labels = labelled(spans, list(map(len, rows)), offsets, texts)
     width = max(map(len, rows))
     filler = _pad_id(tokenizer)
     ids = torch.full((len(rows), width), filler, dtype=torch.long)
@@ -141,70 +156,6 @@ def token_strings(tokenizer: Any, ids: Sequence[int]) -> list[str]:
     return [tokenizer.decode([int(i)], clean_up_tokenization_spaces=False) for i in ids]
 
 
-def _is_message(value: Any) -> bool:
-    return isinstance(value, Mapping) and "role" in value and "content" in value
-
-
-def _token_rows(inputs: Inputs, tokenizer: Any, bos: Bos) -> tuple[list[list[int]], list[Any], list[str]]:
-    """Token ids per row, with character offsets and text where the row came from text."""
-    if isinstance(inputs, Tensor):
-        if inputs.dim() not in (1, 2) or inputs.is_floating_point():
-            raise ShapeMismatch(
-                f"a tensor of shape {list(inputs.shape)}",
-                "token ids are integers [pos] or [batch, pos]",
-                "pass ids or text",
-            )
-        rows = inputs.tolist() if inputs.dim() == 2 else [inputs.tolist()]
-        return rows, [None] * len(rows), [""] * len(rows)
-    if isinstance(inputs, str):
-        inputs = [inputs]
-    if not isinstance(inputs, Sequence) or len(inputs) == 0:
-        raise BadInput(
-            "the inputs", f"nothing can be read from {type(inputs).__name__}", "pass text, a chat or token ids"
-        )
-    if _is_message(inputs[0]):
-        inputs = [inputs]
-    if isinstance(inputs[0], int):
-        return [[int(i) for i in inputs]], [None], [""]
-    rows, offsets, texts = [], [], []
-    for item in inputs:
-        if isinstance(item, str) or (isinstance(item, Sequence) and item and _is_message(item[0])):
-            ids, offset, text = _tokenize(item, tokenizer, bos)
-        elif isinstance(item, Sequence) and all(isinstance(i, int) for i in item):
-            ids, offset, text = [int(i) for i in item], None, ""
-        elif isinstance(item, Tensor) and item.dim() == 1:
-            ids, offset, text = item.tolist(), None, ""
-        else:
-            raise BadInput(
-                f"an input of type {type(item).__name__}", "it is not text, a chat or token ids", "pass one of these"
-            )
-        rows.append(ids)
-        offsets.append(offset)
-        texts.append(text)
-    return rows, offsets, texts
-
-
-def _tokenize(item: Any, tokenizer: Any, bos: Bos) -> tuple[list[int], Any, str]:
-    if tokenizer is None:
-        raise BadInput("text", "this model came without a tokenizer", "pass token ids, or load it with tokenizer=...")
-    chat = not isinstance(item, str)
-    if chat and getattr(tokenizer, "chat_template", None) is None:
-        raise BadInput("a chat", "this tokenizer has no chat template", "pass plain text")
-    text = tokenizer.apply_chat_template(list(item), tokenize=False, add_generation_prompt=True) if chat else item
-    if not text:
-        raise BadInput("the prompt", "it is empty", "write some text")
-    fast = getattr(tokenizer, "is_fast", False)
-    found = tokenizer(text, add_special_tokens=not chat and bos == "auto", return_offsets_mapping=fast)
-    ids = list(found["input_ids"])
-    offset = list(found["offset_mapping"]) if fast else None
-    first = tokenizer.bos_token_id if bos == "auto" else None if bos == "none" else int(bos)
-    encoder = getattr(tokenizer, "cls_token_id", None) is not None
-    if first is not None and not (bos == "auto" and encoder) and ids[:1] != [first]:
-        ids = [first, *ids]
-        offset = [(0, 0), *offset] if offset is not None else None
-    return ids, offset, text
-
-
 def _pad_id(tokenizer: Any) -> int:
     for name in ("pad_token_id", "eos_token_id"):
         value = getattr(tokenizer, name, None)
@@ -213,39 +164,49 @@ def _pad_id(tokenizer: Any) -> int:
     return 0
 
 
-def _spans(
-    spans: Spans, rows: list[list[int]], offsets: list[Any], texts: list[str]
-) -> tuple[dict[str, list[int]], ...]:
-    if not spans:
-        return ()
-    if len(spans) != len(rows):
-        raise BadInput(f"spans for {len(spans)} rows", f"there are {len(rows)} prompts", "give one mapping per prompt")
-    return tuple(
-        {name: _span(name, where, i, offsets[i], texts[i]) for name, where in labels.items()}
-        for i, labels in enumerate(spans)
-    )
+def _check_ids(name: str, ids: Tensor, max_length: int | None, vocab_size: int | None) -> None:
+    """The checks of id lists, for a tensor of a mapping."""
+    if max_length is not None and ids.shape[1] > max_length:
+        raise BadInput(
+            f"'{name}' of {ids.shape[1]} tokens", f"the model's context is {max_length}", "shorten the prompts"
+        )
+    if vocab_size is not None and not bool(((ids >= 0) & (ids < vocab_size)).all()):
+        raise BadInput(f"'{name}'", f"token ids must be 0 to {vocab_size - 1}", "use the model's tokenizer")
 
 
-def _span(name: str, where: Any, row: int, offset: Any, text: str) -> list[int]:
-    if isinstance(where, Sequence) and not isinstance(where, (str, tuple)):
-        return [int(p) for p in where]
-    if offset is None:
-        raise BadInput(f"span '{name}' of row {row}", "only text has characters", "give token positions as a list")
-    if isinstance(where, str):
-        start = text.find(where)
-        if start < 0:
-            raise UnknownName(f"span '{name}' of row {row}", f"{where!r} is not in the prompt", "check the spelling")
-        if text.find(where, start + 1) >= 0:
-            raise BadInput(
-                f"span '{name}' of row {row}", f"{where!r} occurs more than once", "give a (start, end) character range"
-            )
-        where = (start, start + len(where))
-    lo, hi = where
-    return [i for i, (a, b) in enumerate(offset) if a < hi and b > lo and b > a]
+def _tensor(name: str, value: Any) -> Any:
+    """Token arguments that a tokenizer left as Python lists, or NumPy arrays, as tensors `[batch, pos]`."""
+    if isinstance(value, np.ndarray):
+        value = array(value, f"'{name}'")
+    elif name in _TOKENS and isinstance(value, (list, tuple)):
+        try:
+            value = torch.tensor(value)
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise BadInput(f"'{name}'", f"its lists make no tensor ({error})", "pad the rows, as integers") from error
+        value = value[None] if value.dim() == 1 else value
+    ids = name in ("input_ids", "decoder_input_ids") and isinstance(value, Tensor)
+    if ids and (value.dim() != 2 or not (is_integral(value) or value.numel() == 0)):
+        raise ShapeMismatch(
+            f"'{name}' of {value.dtype} {list(value.shape)}", "token ids are integers [batch, pos]", "convert it"
+        )
+    if isinstance(value, Tensor) and value.dim() > 1 and 0 in value.shape[:2] and name in (*_TOKENS, *_MAIN):
+        raise BadInput(f"'{name}' of shape {list(value.shape)}", "it has no token", "give at least one row and token")
+    return value
 
 
-def _from_mapping(inputs: Mapping[str, Any], device: torch.device | str, tokenizer: Any, spans: Spans) -> Batch:
-    arguments = {k: v.to(device) if isinstance(v, Tensor) else v for k, v in inputs.items()}
+def _from_mapping(
+    inputs: Mapping[str, Any],
+    device: torch.device | str,
+    tokenizer: Any,
+    spans: Spans,
+    max_length: int | None,
+    vocab_size: int | None,
+) -> Batch:
+    arguments = {name: _tensor(name, value) for name, value in inputs.items()}
+    arguments = {k: v.to(device) if isinstance(v, Tensor) else v for k, v in arguments.items()}
+    for ids in ("input_ids", "decoder_input_ids"):
+        if isinstance(arguments.get(ids), Tensor):
+            _check_ids(ids, arguments[ids], max_length, vocab_size)
     known = [k for k in ("decoder_input_ids", *_MAIN) if isinstance(arguments.get(k), Tensor)]
     tensors = [k for k, v in arguments.items() if isinstance(v, Tensor) and v.dim()]
     if not tensors:
@@ -265,9 +226,8 @@ def _from_mapping(inputs: Mapping[str, Any], device: torch.device | str, tokeniz
     if name == "decoder_input_ids" and isinstance(arguments.get("input_ids"), Tensor):
         frames["encoder"] = _frame(arguments, "input_ids", rows)
     if spans:
-        frame = Frame(
-            frame.starts, frame.lengths, frame.width, spans=tuple({k: list(v) for k, v in s.items()} for s in spans)
-        )
+        lengths: Sequence[int | None] = frame.lengths if frame.width else [None] * rows
+        frame = replace(frame, spans=labelled(spans, lengths, [None] * rows, [""] * rows))
     tokens: tuple[tuple[str, ...], ...] = ()
     if name in ("input_ids", "decoder_input_ids") and tokenizer is not None:
         real = [main[i, s : s + n].tolist() for i, (s, n) in enumerate(zip(frame.starts, frame.lengths))]
