@@ -17,16 +17,18 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from mechanome.core.errors import BadInput, NotFinite, NotServed, UnknownName, nearest
+from mechanome.core.errors import BadInput, NotServed, UnknownName, nearest
+from mechanome.engine.asked import names
 from mechanome.engine.edits import Edit
 from mechanome.engine.frame import Positions
 from mechanome.engine.inputs import Batch
-from mechanome.engine.metrics import Metric
+from mechanome.engine.metrics import Metric, check_metric, measure
 from mechanome.engine.operations import Capture, OpenGradient, take_positions
+from mechanome.engine.plan import Call
 from mechanome.engine.rules import apply_rules
 from mechanome.engine.run import Run, build_plan, execute
-from mechanome.engine.site import Site
-from mechanome.engine.taps import hidden
+from mechanome.engine.site import Site, is_glob
+from mechanome.engine.taps import logits_of
 
 if TYPE_CHECKING:
     from mechanome.engine.model import Model
@@ -100,17 +102,23 @@ def grad(
     model: Model,
     metric: Metric,
     batch: Batch,
-    sites: Sequence[Site] = (),
+    sites: str | Site | Iterable[str | Site] = (),
     *,
-    params: Sequence[str] = (),
-    modules: Sequence[str] = (),
+    params: str | Sequence[str] = (),
+    modules: str | Sequence[str] = (),
     per_example: bool = False,
     edits: Sequence[Edit] = (),
-    rules: Sequence[str] = (),
+    rules: str | Sequence[str] = (),
     at: Positions = "last",
     prefix: Prefix | None = None,
 ) -> Gradients:
-    """Gradients of a metric; see `Model.grad`."""
+    """Gradients of a metric; see `Model.grad`.
+
+    A glob leaves out what has no gradient; a site that is named and has none is refused.
+    """
+    check_metric(metric, batch.rows)
+    params, modules, rules = names("params", params), names("modules", modules), names("rules", rules)
+    asked = _sites(model, sites)
     extra: dict[str, Any] = {}
     if prefix is not None:
         if params or modules:
@@ -118,7 +126,7 @@ def grad(
         prefix.refuse_earlier(batch, edits, at)
         batch = prefix.rest(model, batch)
         extra = {"cache": prefix.cut(len(prefix)), "use_cache": True}
-    if any(s.point == "head_out" for s in sites):
+    if any(s.point == "head_out" for s in asked):
         raise NotServed("a gradient at head_out", "it is derived from z and W_O", "take it at z")
     if getattr(model.core, "is_activation_checkpointing", False) and model.module.training:
         raise NotServed(
@@ -127,20 +135,22 @@ def grad(
             "call model.module.gradient_checkpointing_disable() or .eval()",
         )
     chosen = _parameters(model, params)
+    if not (asked or chosen or modules):
+        raise BadInput("a gradient", "nothing to differentiate by", "give sites=, params= or modules=")
     linear = _modules(model, modules)
-    opened = [(site.whole, OpenGradient()) for site in dict.fromkeys(s.whole for s in sites)]
-    deltas = {name: OpenGradient() for name in modules}
+    opened = [(site, _Open(site)) for site in dict.fromkeys(s.whole for s in asked)]
+    deltas = {name: _Open(Site(f"path:{name}")) for name in modules}
     inputs = {name: Capture(Site(f"path:{name}:in")) for name in modules}
     captures = [Capture(site) for site, _ in opened] + list(inputs.values())
-    targets = [*opened, *((Site(f"path:{n}"), g) for n, g in deltas.items())]
+    targets = [*opened, *((g.site, g) for g in deltas.values())]
     with frozen(model.module, chosen.values()), torch.enable_grad():
         plan = build_plan(model, captures, edits, targets)
         apply_rules(model, plan, rules)
         values = _metric(model, metric, batch, execute(model, batch, plan, **extra), at)
         leaves = [_opened(site, g) for site, g in targets]
         wanted = [*leaves, *chosen.values()]
-        if not wanted:
-            raise BadInput("a gradient", "nothing to differentiate by", "give sites=, params= or modules=")
+        if not values.requires_grad:
+            raise BadInput("the metric", "no gradient leads back from it", "compute it from the logits, undetached")
         # One backward per example is exact for every parameter, also where factors do not exist.
         each = values.unbind() if per_example and chosen else (values.sum(),)
         found = [_backward(v, wanted, keep=i + 1 < len(each)) for i, v in enumerate(each)]
@@ -164,19 +174,41 @@ def _three(x: Tensor) -> Tensor:
 
 
 def _metric(model: Model, metric: Metric, batch: Batch, output: Any, at: Any) -> Tensor:
-    logits = hidden(output)
+    logits = logits_of(output)
     if logits is None:
         raise NotServed("the metric", "this model has no logits", "open a model with a head")
     if logits.dim() == 3:
         logits = take_positions(logits, batch.frame.resolved(*logits.shape[:2]), at)
-    values = metric(logits, torch.arange(logits.shape[0], device=logits.device))
-    if values.shape != (batch.rows,):
-        raise BadInput(
-            f"metric of shape {list(values.shape)}", f"the batch has {batch.rows} rows", "return one number per row"
-        )
-    if not bool(torch.isfinite(values).all()):
-        raise NotFinite("the metric", "it is NaN or infinite", "use float32, or check the inputs")
-    return values
+        if logits.dim() == 3 and logits.shape[1] == 1:
+            logits = logits[:, 0]
+        if logits.dim() == 3:
+            raise BadInput(f"at={at!r}", f"it selects {logits.shape[1]} positions", "choose one, such as at='last'")
+    return measure(metric, logits, torch.arange(batch.rows, device=logits.device))
+
+
+def _sites(model: Model, sites: str | Site | Iterable[str | Site]) -> list[Site]:
+    """The sites of a request, without those of a glob that have no gradient."""
+    found: dict[Site, None] = {}
+    for pattern in [sites] if isinstance(sites, (str, Site)) else sites:
+        matches = model.expand([pattern])
+        kept = [s for s in matches if model.why_not_edit(s) is None] if is_glob(pattern) else matches
+        if not kept:
+            raise NotServed(f"gradients at '{pattern}'", "no site that it matches has one", "name others")
+        found |= dict.fromkeys(kept)
+    return list(found)
+
+
+class _Open(OpenGradient):
+    """Opens a gradient at a site, where its tensor can have one."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__()
+        self.site = site
+
+    def __call__(self, x: Tensor, call: Call) -> Tensor:
+        if not x.is_floating_point():
+            raise NotServed(f"a gradient at {self.site}", f"its tensor is {x.dtype}", "use its output, or a stream")
+        return super().__call__(x, call)
 
 
 def _opened(site: Site, gradient: OpenGradient) -> Tensor:

@@ -18,6 +18,7 @@ from mechanome.engine import attention, taps
 from mechanome.engine.architecture import Architecture, discover
 from mechanome.engine.families import Layout
 from mechanome.engine.frame import Frame
+from mechanome.engine.habits import MODEL, hint
 from mechanome.engine.inputs import Batch, Bos, Inputs, Spans, encode, token_strings
 from mechanome.engine.points import POINTS
 from mechanome.engine.site import Site, expand, parse
@@ -321,10 +322,17 @@ class Opened:
         self._refuse_padding(batch.frame)
         if self.accepts("use_cache"):
             arguments.setdefault("use_cache", False)
+        if self.config is None and "input_ids" in arguments and not self.accepts("input_ids"):
+            # A module of the user's own: tokens go to its first parameter, whatever its name.
+            first = next(iter(inspect.signature(self.core.forward).parameters), "input_ids")
+            arguments[first] = arguments.pop("input_ids")
         mask = arguments.get("attention_mask")
         if isinstance(mask, Tensor) and any(batch.frame.starts) and self._counts_columns:
             arguments.setdefault("position_ids", (mask.long().cumsum(-1) - 1).clamp(min=0))
         return arguments
+
+    def __getattr__(self, name: str) -> Any:
+        raise hint("a model", name, MODEL)
 
     def __repr__(self) -> str:
         parts = [f"{t.name or 'one tower'}: {len(t.blocks)} blocks" for t in self.architecture.towers] or [

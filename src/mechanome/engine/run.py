@@ -16,6 +16,7 @@ from mechanome.core.errors import BadInput, NotServed, UnknownSite, nearest
 from mechanome.engine.applying import ApplyEdit
 from mechanome.engine.edits import Edit
 from mechanome.engine.frame import Frame, Positions
+from mechanome.engine.habits import RUN, hint
 from mechanome.engine.inputs import Batch
 from mechanome.engine.operations import Capture, OpenGradient, Remember, Through, axis_of, frame_of, take_positions
 from mechanome.engine.plan import Bound, Call, Operation, Plan, activate
@@ -69,6 +70,12 @@ class Run:
         if "query" in self._point_axes(site) and self.axes(site).count("head") and not self._single:
             return value.transpose(1, 2)
         return value
+
+    def __iter__(self) -> Iterator[Site]:
+        return iter(self.captured)
+
+    def __getattr__(self, name: str) -> Any:
+        raise hint("a run", name, RUN)
 
     def __contains__(self, site: str | Site) -> bool:
         site = parse(site)
@@ -258,6 +265,8 @@ def run(
     found = logits_of(output) if logits is not False else None
     if logits == "last" and found is not None and found.dim() == 3:
         found = found[:, -1] if extra.get("logits_to_keep") == 1 else take_positions(found, batch.frame, "last")
+    if batch.frame.width and batch.frame.ragged:
+        notes = (*notes, "rows have different lengths: [:, -1] is padding in short ones; use pos='last', logits='last'")
     return Run(model, batch, found, values, pos, notes)
 
 

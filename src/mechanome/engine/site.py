@@ -130,6 +130,12 @@ def parse(text: str | Site) -> Site:
     tower, slash, rest = text.rpartition("/")
     if slash and not tower:
         raise UnknownSite(f"site '{text}'", "the tower before '/' is empty", nearest(tower, TOWERS))
+    if "hook_" in text or text.startswith(("blocks.", "hidden_states")):
+        raise UnknownSite(
+            f"site '{text}'",
+            "this is another tool's name",
+            f"mn.from_foreign({text!r}) gives the site, or says why not",
+        )
     point, *parts = rest.split(".")
     fields: dict[str, int] = {}
     if parts and _LAYER.fullmatch(parts[0]):
