@@ -210,7 +210,7 @@ def test_refusals() -> None:
     }.items():
         with pytest.raises(BadInput, match=message):
             logprob(model, *arguments)
-    with pytest.raises(BadInput, match="'mean'"):
+    with pytest.raises(BadInput, match="mean, sum"):
         score_options(model, PROMPTS, OPTIONS, "average")  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="at least one option"):
         score_options(model, PROMPTS, [OPTIONS, OPTIONS])

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from mechanome.core import BadInput, NotServed, Table
 from mechanome.engine import Model, Run
 from mechanome.engine.architecture import Block
+from mechanome.engine.asked import in_vocabulary, one_each, opened_model, token_ids
 from mechanome.engine.inputs import Inputs
 from mechanome.engine.operations import take_positions
 from mechanome.engine.parameters import effective_gain, epsilon
@@ -64,13 +65,15 @@ def direct_logit_attribution(
 
     Args:
         answer, foil: token ids, one for all rows or one each; without a foil the answer's logit alone is split.
-        pos: the position whose logits are split.
+        pos: the one position whose logits are split.
         heads: split attention by head (not possible where a norm follows attention).
 
     Raises:
+        BadInput: ids that do not exist or are not one per row, an answer that is its own foil, several positions.
         NotServed: a stream that is not a sum of parts (norms after each part), or logits that are not the unembedding
             of the last norm.
     """
+    opened_model(model)
     tower = model.architecture.tower(None)
     if any(block.style == "post" for block in tower.blocks) or tower.ln_final is None:
         raise NotServed(
@@ -79,8 +82,16 @@ def direct_logit_attribution(
     split = [heads and block.style != "sandwich" and "o_proj" in block.roles for block in tower.blocks]
     sites = [s for layer, block in enumerate(tower.blocks) for s in _sites(layer, block, split[layer])]
     last = f"resid_post.{len(tower.blocks) - 1}"
-    run = model.run(inputs, capture=["resid_pre.0", *sites, last], pos=pos)
-    reader, constant = _reader(model, run, last, answer, foil)
+    batch = model.encode(inputs)
+    vocabulary = model.weight("W_U").value.shape[1]
+    chosen = _ids("answer", answer, batch.rows, vocabulary)
+    other = None if foil is None else _ids("foil", foil, batch.rows, vocabulary)
+    if other is not None and bool((chosen == other).any()):
+        raise BadInput("answer and foil", "they are the same token", "choose different ones")
+    run = model.run(batch, capture=["resid_pre.0", *sites, last], pos=pos)
+    if run[last].dim() != 2:
+        raise BadInput(f"pos={pos!r}", "one position is split at a time", "give one, such as pos='last' or pos=-2")
+    reader, constant = _reader(model, run, last, chosen, other)
     parts: list[str] = ["embedding"]
     values = [run["resid_pre.0"]]
     for name, value in _pieces(run, tower.blocks, split):
@@ -90,7 +101,7 @@ def direct_logit_attribution(
     shares = torch.einsum("rpd,rd->rp", stacked, reader)
     shares = torch.cat([shares, constant[:, None]], dim=1)
     cap = getattr(model.text_config, "final_logit_softcapping", None)
-    total = _total(run, answer, foil, pos, cap)
+    total = _total(run, chosen, other, pos, cap)
     error = float((shares.sum(1) - total).abs().max() / total.abs().max().clamp(min=1e-6))
     if error > _EXACT.get(model.dtype, 1e-1):
         why = f"its logits are not the unembedding of the last norm (shares miss them by {error:.1e})"
@@ -123,26 +134,22 @@ def _pieces(run: Run, blocks: Sequence[Block], split: Sequence[bool]) -> Iterato
             yield f"bias.{layer}", whole - each.sum(-2)
 
 
-def _ids(tokens: int | Sequence[int], rows: int) -> Tensor:
-    ids = torch.as_tensor([tokens] * rows if isinstance(tokens, int) else list(tokens))
-    if ids.shape != (rows,):
-        raise BadInput(f"{len(ids)} answers", f"there are {rows} rows", "give one token id, or one per row")
-    return ids
+def _ids(what: str, tokens: int | Sequence[int], rows: int, vocabulary: int) -> Tensor:
+    ids = token_ids(what, tokens)
+    one_each(what, ids, rows)
+    in_vocabulary(what, ids, vocabulary)
+    return ids.expand(rows)
 
 
-def _reader(
-    model: Model, run: Run, last: str, answer: int | Sequence[int], foil: int | Sequence[int] | None
-) -> tuple[Tensor, Tensor]:
+def _reader(model: Model, run: Run, last: str, chosen: Tensor, other: Tensor | None) -> tuple[Tensor, Tensor]:
     """Per row, the vector that a part's value is read with, and what does not depend on the stream."""
     x = run[last].double()
     norm = model.tap("ln_final").module
     gain = effective_gain(norm).double()
     w_u = model.weight("W_U").value
     rows = x.shape[0]
-    chosen = _ids(answer, rows)
     direction, bias = w_u[:, chosen].T.double(), _bias(model, "b_U", rows)[torch.arange(rows), chosen]
-    if foil is not None:
-        other = _ids(foil, rows)
+    if other is not None:
         direction = direction - w_u[:, other].T.double()
         bias = bias - _bias(model, "b_U", rows)[torch.arange(rows), other]
     constant = bias + (direction * _bias(model, "b_ln_final", rows)).sum(-1)
@@ -163,12 +170,10 @@ def _bias(model: Model, name: str, rows: int) -> Tensor:
         return torch.zeros(rows, size, dtype=torch.float64)
 
 
-def _total(
-    run: Run, answer: int | Sequence[int], foil: int | Sequence[int] | None, pos: int | str, cap: float | None
-) -> Tensor:
+def _total(run: Run, chosen: Tensor, other: Tensor | None, pos: int | str, cap: float | None) -> Tensor:
     assert run.logits is not None
     logits = take_positions(run.logits, run.batch.frame, pos).double()
     logits = logits if cap is None else cap * torch.atanh(logits / cap)
     rows = torch.arange(logits.shape[0])
-    total = logits[rows, _ids(answer, len(rows))]
-    return total if foil is None else total - logits[rows, _ids(foil, len(rows))]
+    total = logits[rows, chosen]
+    return total if other is None else total - logits[rows, other]

@@ -13,8 +13,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from mechanome.core import BadInput, Table, nearest
+from mechanome.core import BadInput, ShapeMismatch, Table
 from mechanome.engine import Edit, Model, Site, parse
+from mechanome.engine.asked import one_of, opened_model, whole
 from mechanome.engine.frame import Positions
 from mechanome.engine.inputs import Batch, Inputs
 from mechanome.engine.metrics import Metric
@@ -28,8 +29,7 @@ def nodes(rule: str, steps: int) -> tuple[Tensor, Tensor]:
     Raises:
         BadInput: an unknown rule, or no steps.
     """
-    if steps < 1:
-        raise BadInput(f"steps = {steps}", "there must be at least one", "use 20 or more")
+    steps = whole("steps", steps)
     grid = torch.arange(steps, dtype=torch.float64)
     even = torch.full((steps,), 1 / steps, dtype=torch.float64)
     rules = {
@@ -40,9 +40,7 @@ def nodes(rule: str, steps: int) -> tuple[Tensor, Tensor]:
     ends = torch.full((steps + 1,), 1 / steps, dtype=torch.float64)
     ends[[0, -1]] /= 2
     rules["trapezoid"] = (torch.arange(steps + 1, dtype=torch.float64) / steps, ends)
-    if rule not in rules:
-        raise BadInput(f"quadrature '{rule}'", "there is no such rule", nearest(rule, rules))
-    return rules[rule]
+    return rules[one_of("rule", rule, rules)]
 
 
 @dataclass(frozen=True)
@@ -90,12 +88,17 @@ def integrated_gradients(
             prefer inputs, and look at `error`.
         steps, rule: the quadrature; `midpoint` is the best of equal cost.
         at: the position whose logits the metric reads.
+
+    Raises:
+        BadInput: no steps, an unknown rule, a metric that is not one number per row, a baseline of other lengths.
+        ShapeMismatch: a baseline that does not broadcast to the site. NotFinite: a metric that is NaN or infinite.
     """
+    opened_model(model)
+    points, weights = nodes(rule, steps)
     site = parse(site).whole
     batch = model.encode(inputs)
     actual = model.run(batch, capture=site).captured[site]
     start = _baseline(model, site, batch, actual, baseline)
-    points, weights = nodes(rule, steps)
     mean = torch.zeros_like(actual, dtype=torch.float64)
     for point, weight in zip(points.tolist(), weights.tolist()):
         value = start + (actual - start) * point
@@ -115,6 +118,13 @@ def _baseline(model: Model, site: Site, batch: Batch, actual: Tensor, baseline: 
     if isinstance(baseline, str) and baseline == "zero":
         return torch.zeros_like(actual)
     if isinstance(baseline, Tensor) and baseline.is_floating_point():
+        pairs = zip(reversed(baseline.shape), reversed(actual.shape))
+        if baseline.dim() > actual.dim() or not all(have in (1, need) for have, need in pairs):
+            raise ShapeMismatch(
+                f"a baseline of shape {list(baseline.shape)}",
+                f"{site} is {list(actual.shape)}",
+                "give what broadcasts to it",
+            )
         return baseline.to(actual).expand_as(actual)
     other = model.encode(baseline)
     if other.frame.lengths != batch.frame.lengths:

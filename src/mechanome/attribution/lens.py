@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from mechanome.core import BadInput, NotServed, Table
+from mechanome.core import BadInput, NotServed, ShapeMismatch, Table
 from mechanome.engine import Model, Patch, Site
+from mechanome.engine.asked import in_vocabulary, opened_model, token_ids
 from mechanome.engine.frame import Positions
 from mechanome.engine.inputs import Inputs
 
@@ -45,11 +46,17 @@ class Lens:
 
     def of(self, token: int) -> Tensor:
         """Log-probability of one token, `[site, row ...]`."""
-        return self.log_probs[..., token]
+        return self.log_probs[..., self._token(token)]
 
     def rank(self, token: int) -> Tensor:
         """Rank of one token (1 is the top), `[site, row ...]`."""
+        token = self._token(token)
         return (self.logits > self.logits[..., token : token + 1]).sum(-1) + 1
+
+    def _token(self, token: int) -> int:
+        ids = token_ids("token", token)
+        in_vocabulary("token", ids, self.logits.shape[-1])
+        return int(ids[0])
 
     def table(self, row: int = 0, k: int = 3) -> Table:
         """The likeliest tokens at each site, for one row at a single position.
@@ -86,14 +93,25 @@ def logit_lens(
         translate: a map into the last layer's coordinates, such as a `TunedLens`.
 
     Raises:
+        BadInput: no site. ShapeMismatch: a site that is not of the stream's width.
         NotServed: a model whose last block's output cannot be written.
     """
+    opened_model(model)
     chosen = model.expand(sites)
+    if not chosen:
+        raise BadInput("a lens", "it reads no site", "name some, such as 'resid_post.*'")
     final = Site("resid_post", model.n_layers - 1)
     if why := model.why_not_edit(final):
         raise NotServed(f"a logit lens on {model.name}", why, "use a causal or masked language model")
     run = model.run(inputs, capture=chosen, pos=pos, logits=False)
-    streams = torch.stack([run[s] if translate is None else translate(s, run[s]) for s in chosen])
+    read = [run[s] if translate is None else translate(s, run[s]) for s in chosen]
+    width = model.weight("W_U").value.shape[0]
+    for site, stream in zip(chosen, read):
+        if stream.shape != read[0].shape or stream.shape[-1] != width:
+            raise ShapeMismatch(
+                f"a lens at {site}", f"it is {list(stream.shape)}, the stream is {width} wide", "name stream sites"
+            )
+    streams = torch.stack(read)
     flat = streams.reshape(-1, streams.shape[-1])
     carrier = run.batch.input_ids[:1, run.batch.frame.starts[0]].tolist()
     pieces = []

@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from mechanome.core.errors import BadInput
+from mechanome.engine.asked import is_whole, token_ids
 from mechanome.engine.inputs import Batch, Inputs, token_strings
 from mechanome.engine.model import Model
 
@@ -24,13 +25,16 @@ def answers_of(continuations: Any) -> list[Answer]:
     Raises:
         BadInput: nothing, or neither text nor ids.
     """
-    if isinstance(continuations, Tensor):
+    if isinstance(continuations, Tensor) or hasattr(continuations, "tolist"):
         continuations = continuations.tolist()
-    if isinstance(continuations, str) or (continuations and isinstance(continuations[0], int)):
+    if not isinstance(continuations, Sequence) or isinstance(continuations, bytes):
+        kind = type(continuations).__name__
+        raise BadInput("the continuations", f"nothing can be read from {kind}", "give a text, ids, or a list of them")
+    if isinstance(continuations, str) or (continuations and is_whole(continuations[0])):
         continuations = [continuations]
-    if not isinstance(continuations, Sequence) or not continuations:
+    if not continuations:
         raise BadInput("the continuations", "there are none", "give a text, ids, or a list of them")
-    return [c if isinstance(c, str) else [int(i) for i in c] for c in continuations]
+    return [c if isinstance(c, str) else token_ids("continuation", c).tolist() for c in continuations]
 
 
 def prompt_texts(prompts: Inputs) -> list[Any]:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from mechanome.core.errors import BadInput, NotServed
 from mechanome.core.tables import Table
+from mechanome.engine.asked import names, token_ids, whole
 from mechanome.engine.decoding import WARPERS, Eos, configure, end_tokens, loop_of, sampler
 from mechanome.engine.edits import Edit, flatten
 from mechanome.engine.following import Follow, OnToken, Reduce
@@ -156,21 +157,22 @@ def generate(
         NotServed: no generation loop, or a setting under which a step is not one state of one pass.
     """
     loop = loop_of(model)
-    if max_new_tokens < 1 or num_beams < 1:
-        raise BadInput("max_new_tokens and num_beams", "they must be at least 1", "give a positive number")
+    max_new_tokens, num_beams = whole("max_new_tokens", max_new_tokens), whole("num_beams", num_beams)
+    stops = names("stop", stop)
+    ends = end_tokens(model, _ends(eos))
+    _check_kinds(reduce, to, on_token)
     prompt = prepare(model, inputs, spans)
+    _check_source(model, prompt)
     _fits(model, prompt, max_new_tokens)
     shape = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
     shape |= {name: settings.pop(name) for name in list(settings) if name in WARPERS}
     draw, seeds = sampler(model, shape, do_sample, seed, prompt.batch.rows)
-    stops = (stop,) if isinstance(stop, str) else tuple(stop)
     asked = model.expand(capture)
     sites = _distinct(asked)
     todo = by_position(flatten(edits))
     _check(
         model, num_beams, stops, pos, asked, todo, drawn=draw is not None, reduced=reduce is not None, heard=on_token
     )
-    ends = end_tokens(model, eos)
     config, notes = configure(
         model, settings, max_new_tokens=max_new_tokens, num_beams=num_beams, eos=ends, cache=cache
     )
@@ -214,6 +216,36 @@ def _fits(model: Model, prompt: Prompt, new: int) -> None:
             f"the model's context is {context}",
             f"ask for at most {room}" if room else "shorten the prompt",
         )
+
+
+def _ends(eos: Eos) -> Eos:
+    if eos is None or (isinstance(eos, str) and eos == "auto"):
+        return eos
+    found: list[int] = token_ids("eos", eos, "give 'auto', an id, a list of ids, or None").tolist()
+    return found
+
+
+def _check_source(model: Model, prompt: Prompt) -> None:
+    """Refuse token ids for a model that reads sound or images."""
+    if "input_ids" in prompt.arguments and not model.accepts("input_ids"):
+        source = getattr(model.core, "main_input_name", "input_features")
+        raise BadInput(
+            f"token ids for {type(model.core).__name__}",
+            f"it reads {source}",
+            f"pass {{'{source}': tensor}}, with 'decoder_input_ids' for a decoder prompt",
+        )
+
+
+def _check_kinds(reduce: Any, to: Any, on_token: Any) -> None:
+    """Refuse arguments that are of no kind the loop can use, before it starts."""
+    if reduce is not None and not callable(reduce) and not callable(getattr(reduce, "update", None)):
+        raise BadInput(f"reduce={reduce!r}", "it can neither be called nor updated", "give a function or accumulator")
+    if on_token is not None and not callable(on_token):
+        raise BadInput(f"on_token={on_token!r}", "it cannot be called", "give a function of (row, step, id)")
+    try:
+        torch.empty(0).to(to) if to is not None else None
+    except (RuntimeError, TypeError) as error:
+        raise BadInput(f"to={to!r}", "it is no device or dtype that is here", "use 'cpu' or torch.float16") from error
 
 
 def _distinct(sites: Iterable[Site]) -> list[Site]:

@@ -6,6 +6,8 @@ Sizes are bytes; a budget is a number of bytes, a text such as `"2GB"`, or None 
 from __future__ import annotations
 
 import re
+from math import isfinite
+from numbers import Real
 from typing import Any
 
 import psutil
@@ -32,7 +34,7 @@ def parse_budget(budget: Budget, device: torch.device | str = "cpu") -> int:
     """A budget in bytes.
 
     Raises:
-        BadInput: a text that is not a size.
+        BadInput: not a size, or not a positive finite one.
     """
     if budget is None:
         return available(device) // 4
@@ -42,10 +44,12 @@ def parse_budget(budget: Budget, device: torch.device | str = "cpu") -> int:
             raise BadInput(
                 f"budget '{budget}'", "it is not a size", "write for example 2GB, 512MiB or a number of bytes"
             )
-        return int(float(match[1]) * _UNITS[match[2]])
-    if budget <= 0:
-        raise BadInput(f"budget {budget}", "it is not positive", "write for example '2GB'")
-    return int(budget)
+        size: Any = float(match[1]) * _UNITS[match[2]]
+    else:
+        size = budget
+    if not isinstance(size, Real) or isinstance(size, bool) or not isfinite(size) or size < 1:
+        raise BadInput(f"budget {budget!r}", "it is not a positive number of bytes", "write for example '2GB'")
+    return int(float(size)) if not isinstance(size, int) else size
 
 
 def pieces(total: int, bytes_each: int, budget: int, what: str) -> int:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from mechanome.core.errors import BadInput, NotServed
 from mechanome.core.tables import Table
+from mechanome.engine.asked import is_whole, one_of
 from mechanome.engine.boundaries import answers_of, listed, prompt_texts
 from mechanome.engine.edits import Edit, flatten
 from mechanome.engine.inputs import Batch, Inputs, Spans
@@ -107,8 +108,8 @@ def logprob(
         BudgetTooSmall: not even one row, or rows that must stay together, fit.
     """
     _causal(model)
-    given, texts = answers_of(continuations), prompt_texts(prompts)
-    batch = model.encode(prompts, spans=spans)
+    given, batch = answers_of(continuations), model.encode(prompts, spans=spans)
+    texts = prompt_texts(prompts)
     if batch.rows == 1 and len(given) > 1:
         batch = batch.take([0] * len(given))
     texts = texts * batch.rows if len(texts) == 1 else texts
@@ -148,10 +149,9 @@ def score_options(
         BadInput, NotServed, BudgetTooSmall: as `logprob` does.
     """
     _causal(model)
-    if normalize not in ("sum", "mean", "unconditional"):
-        raise BadInput(f"normalize='{normalize}'", "there is no such rule", "use 'sum', 'mean' or 'unconditional'")
-    texts = prompt_texts(prompts)
+    one_of("normalize", normalize, ("sum", "mean", "unconditional"))
     batch = model.encode(prompts, spans=spans)
+    texts = prompt_texts(prompts)
     texts = texts * batch.rows if len(texts) == 1 else texts
     own = _per_prompt(options, batch.rows)
     most = max(map(len, own))
@@ -187,11 +187,17 @@ def _causal(model: Model) -> None:
 
 
 def _per_prompt(options: Sequence[Any], rows: int) -> list[list[Any]]:
-    if isinstance(options, str) or not len(options):
-        raise BadInput("the options", "they are not a list with something in it", "give a list of texts or ids")
-    nested = not isinstance(options[0], str) and not isinstance(options[0][0], int)
-    own = [list(o) for o in options] if nested else [list(options)] * rows
-    if len(own) != rows or not all(own):
+    options = options.tolist() if isinstance(options, Tensor) else options
+    if not isinstance(options, Sequence) or isinstance(options, (str, bytes)) or not options:
+        raise BadInput("the options", "they are not a list with something in it", "give a list of texts or of ids")
+    if not isinstance(options[0], str) and not isinstance(options[0], Sequence):
+        raise BadInput(f"option {options[0]!r}", "it is neither a text nor a list of ids", "write [[5], [6]]")
+    if not all(len(o) for o in options if isinstance(o, Sequence)):
+        raise BadInput("the options", "one of them is empty", "give each prompt at least one, of at least one token")
+    if isinstance(options[0], str) or is_whole(options[0][0]):
+        return [answers_of(options)] * rows
+    own: list[list[Any]] = [answers_of(o) for o in options]
+    if len(own) != rows:
         raise BadInput(f"options for {len(own)} prompts", f"there are {rows} prompts", "give each at least one option")
     return own
 

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
-from mechanome.core.errors import BadInput, NotFinite, NotServed, ShapeMismatch, nearest
+from mechanome.core.errors import BadInput, NotFinite, NotServed, ShapeMismatch, UnknownSite
 from mechanome.core.progress import track
 from mechanome.engine import memory
+from mechanome.engine.asked import is_whole, one_of, opened_model
 from mechanome.engine.frame import Positions
 from mechanome.engine.inputs import Batch, Inputs
-from mechanome.engine.metrics import Metric
+from mechanome.engine.metrics import Metric, check_metric
 from mechanome.engine.points import POINTS
 from mechanome.engine.resume import Prefix
 from mechanome.engine.site import Site
@@ -35,8 +36,8 @@ class Sweep:
     """Effects of patching, exact.
 
     Attributes:
-        values: the metric after patching, `[example, layer, pos]` or `[example, layer, head]`; NaN where a row has no
-            such position.
+        values: the metric after patching, `[example, layer, pos]` or `[example, layer, head]`, in the metric's own
+            precision and at least float32; NaN where a row has no such position.
         axes: names of the axes of `values`.
         layers: the layers along axis 1.
         into, source: the metric of the run that was patched, and of the run patches came from, `[example]`.
@@ -80,7 +81,7 @@ def activation_patching(
     metric: Metric,
     *,
     over: Literal["pos", "head", "layer"] | None = None,
-    layers: Iterable[int] | None = None,
+    layers: int | Iterable[int] | None = None,
     pos: Positions = None,
     into: Literal["corrupted", "clean"] = "corrupted",
     tower: str | None = None,
@@ -100,7 +101,7 @@ def activation_patching(
         metric: `metric(logits [rows, vocab], rows) -> [rows]`, such as `LogitDiff(answer, foil)`.
         over: the second axis: "pos" (each position alone), "head" (each head, at all of `pos`), "layer" (all of
             `pos` at once); by default "head" for points with heads, else "pos".
-        layers: which layers, None for all.
+        layers: which layers, or one; None for all.
         pos: which positions take part, None for all.
         into: which run is patched: "corrupted" (clean values restore the answer) or "clean".
         tower: of a model with several.
@@ -113,31 +114,34 @@ def activation_patching(
         a `Sweep`.
 
     Raises:
-        ShapeMismatch: an example whose two inputs differ in length.
-        BadInput, NotServed, BudgetTooSmall: see their messages.
+        ShapeMismatch: an example whose two inputs differ in length, a replacement that does not fit its site.
+        BadInput: a name that does not exist, layers out of range, a metric that is not one real number per row.
+        NotFinite: a metric that is NaN or infinite.
+        NotServed: a model without logits, a point that some of the layers lack.
+        BudgetTooSmall: not even one variant fits.
     """
-    over = over or ("head" if POINTS.get(point) and POINTS[point].heads else "pos")
+    opened_model(model)
+    axis = _names(point, over, into, method)
     clean_batch = model.encode(clean)
     ablation = corrupted if corrupted == "zero" or callable(corrupted) else None
     other = clean_batch if ablation is not None else model.encode(corrupted)
-    _check(model, point, over, clean_batch, other, into)
+    _check(clean_batch, other)
+    check_metric(metric, clean_batch.rows)
     base, donor = (other, clean_batch) if into == "corrupted" and ablation is None else (clean_batch, other)
-    wanted = list(range(len(model.architecture.tower(tower).blocks))) if layers is None else list(layers)
-    sites = [Site(point, layer, tower=tower) for layer in wanted]
-    for site in sites:
-        model.tap(site)
-    runner = Runner(model, point, over, wanted, sites, pos, metric, ablation, method, tower, prefix, budget)
+    sites = _sites(model, point, layers, tower)
+    wanted = [site.layer for site in sites if site.layer is not None]
+    runner = Runner(model, point, axis, wanted, sites, pos, metric, ablation, method, tower, prefix, budget, base.rows)
     rows = [
         runner.example(base.take([i]), donor.take([i]), i) for i in track(range(base.rows), "patching", quiet=quiet)
     ]
     width = max(v.shape[-1] for v, _, _ in rows)
-    values = torch.full((len(rows), len(wanted), width), float("nan"))
+    values = torch.full((len(rows), len(wanted), width), float("nan"), dtype=rows[0][0].dtype)
     for i, (v, _, _) in enumerate(rows):
         values[i, :, : v.shape[-1]] = v
     source = None if ablation is not None else torch.stack([s for _, _, s in rows if s is not None])
     return Sweep(
         values,
-        ("example", "layer", over),
+        ("example", "layer", axis),
         tuple(wanted),
         torch.stack([b for _, b, _ in rows]),
         source,
@@ -148,16 +152,51 @@ def activation_patching(
     )
 
 
-def _check(model: Model, point: str, over: str, clean: Batch, other: Batch, into: str) -> None:
-    if point not in POINTS or not POINTS[point].per_layer or not POINTS[point].writable:
-        valid = [p.name for p in POINTS.values() if p.per_layer and p.writable]
-        raise BadInput(f"point '{point}'", "it cannot be patched per layer", nearest(point, valid))
-    if over not in ("pos", "head", "layer"):
-        raise BadInput(f"over '{over}'", "there is no such axis", "use 'pos', 'head' or 'layer'")
-    if into not in ("corrupted", "clean"):
-        raise BadInput(f"into '{into}'", "there is no such run", "use 'corrupted' or 'clean'")
+_NO_POINT = "it cannot be patched per layer"
+
+
+def _names(point: str, over: str | None, into: str, method: str) -> str:
+    """Check the names of a request, and return the second axis."""
+    one_of("point", point, [p.name for p in POINTS.values() if p.per_layer and p.writable], _NO_POINT)
+    one_of("into", into, ("corrupted", "clean"), "there is no such run")
+    one_of("method", method, ("auto", "wavefront", "naive"))
+    if over is None:
+        return "head" if POINTS[point].heads else "pos"
+    one_of("over", over, ("pos", "head", "layer"), "there is no such axis")
     if over == "head" and not POINTS[point].heads:
-        raise BadInput(f"over 'head' at {point}", "this point has no heads", "use over='pos', or point 'z'")
+        raise BadInput(f"over='head' at {point}", "this point has no heads", "use over='pos', or point 'z'")
+    return over
+
+
+def _sites(model: Model, point: str, layers: int | Iterable[int] | None, tower: str | None) -> list[Site]:
+    """The sites of a sweep, all of which the model can edit."""
+    every = range(len(model.architecture.tower(tower).blocks))
+    given = every if layers is None else [layers] if is_whole(layers) else layers
+    wanted: list[Any] = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else []
+    if not wanted or not all(is_whole(layer) and layer in every for layer in wanted):
+        raise BadInput(
+            f"layers={layers!r}",
+            f"layers are whole numbers from 0 to {len(every) - 1}",
+            "give one, a list of them, or None for all",
+        )
+    sites = [Site(point, int(layer), tower=tower) for layer in wanted]
+    if lacking := {site: why for site in sites if (why := _lacks(model, site))}:
+        first = next(iter(lacking))
+        others = [layer for layer in every if not _lacks(model, Site(point, layer, tower=tower))]
+        fix = f"the layers that have it: layers={others}" if others else "use another point; model.sites lists them"
+        raise NotServed(f"a sweep of {point}", f"layer {first.layer}: {lacking[first]}", fix)
+    return sites
+
+
+def _lacks(model: Model, site: Site) -> str | None:
+    try:
+        model.tap(site)
+    except (NotServed, UnknownSite) as error:
+        return error.why
+    return model.why_not_edit(site)
+
+
+def _check(clean: Batch, other: Batch) -> None:
     if clean.rows != other.rows:
         raise ShapeMismatch(
             f"{clean.rows} clean and {other.rows} corrupted inputs", "they are compared in pairs", "give equally many"

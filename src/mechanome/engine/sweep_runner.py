@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +16,13 @@ from mechanome.engine import memory
 from mechanome.engine.edits import Edit, Where
 from mechanome.engine.frame import Frame, Positions
 from mechanome.engine.inputs import Batch
-from mechanome.engine.metrics import Metric
+from mechanome.engine.metrics import Metric, measure
 from mechanome.engine.plan import Plan
 from mechanome.engine.points import POINTS
 from mechanome.engine.resume import Prefix, Recorded, can_prefix, record
-from mechanome.engine.run import execute, run
+from mechanome.engine.run import Run, execute, run
 from mechanome.engine.site import Site
-from mechanome.engine.taps import hidden
+from mechanome.engine.taps import logits_of
 from mechanome.engine.wavefront import Cell, Donor, groups, sweep_rows
 
 if TYPE_CHECKING:
@@ -33,11 +34,25 @@ _SPLIT_TOKENS = 128
 _AGREE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 0.1, torch.bfloat16: 0.5}
 
 
+class _DoesNotRun(Exception):
+    """The model fails on appended rows."""
+
+
+@contextmanager
+def _model_only() -> Iterator[None]:
+    """Around forward passes alone, so that an error of the caller's metric or function stays what it is."""
+    try:
+        yield
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        raise _DoesNotRun(type(error).__name__) from error
+
+
 @dataclass
 class Runner:
     """Sweeps one example after another; both ways share the grid, the donor and the metric.
 
     Attributes:
+        examples: how many there are in all.
         method: the way asked for: "auto", "wavefront" or "naive".
         taken: the ways taken so far.
         notes: why the plain loop was taken.
@@ -55,6 +70,7 @@ class Runner:
     tower: str | None
     prefix: Prefix | None
     budget: memory.Budget
+    examples: int
     taken: set[str] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
 
@@ -86,8 +102,8 @@ class Runner:
             return None, why
         try:
             out, base_value = self._wavefront(base, donor, values, cells, length, index)
-        except (RuntimeError, TypeError, ValueError, IndexError) as error:
-            return None, f"the model does not run with appended rows ({type(error).__name__})"
+        except _DoesNotRun as error:
+            return None, f"the model does not run with appended rows ({error})"
         if self.point not in self.model.wavefront_checked:
             cell = max(cells, key=lambda c: float((out[c.index] - base_value).abs()))
             found, alone = out[cell.index], self._cell(base, values, cell, index)
@@ -105,16 +121,18 @@ class Runner:
 
     def _measure(self, logits: Tensor, index: int) -> Tensor:
         rows = torch.full((logits.shape[0],), index, dtype=torch.long, device=logits.device)
-        return self.metric(logits, rows).detach().float().cpu()
+        values = measure(self.metric, logits, rows).detach()
+        return values.to(torch.promote_types(values.dtype, torch.float32)).cpu()
 
     def _donor(self, donor: Batch, index: int) -> tuple[Donor, Tensor | None]:
         if self.ablation is None:
             kept = run(self.model, donor, self.sites, logits="last", prefix=self.prefix)
-            assert kept.logits is not None
-            return lambda site: kept.captured[site], kept.logits
-        kept = run(self.model, donor, self.sites[:1], logits=False, prefix=self.prefix)
-        shapes = kept.captured[self.sites[0]].shape
-        return lambda site: _ablated(self.ablation, site, shapes, index), None
+            return lambda site: kept.captured[site], _scored(kept)
+        kept = run(self.model, donor, self.sites, logits=False, prefix=self.prefix)
+        # All of them now, so that a function that draws gives every cell and both ways the same.
+        shapes = {site: kept.captured[site].shape for site in self.sites}
+        replaced = {site: _ablated(self.ablation, site, shapes[site], index, self.examples) for site in self.sites}
+        return lambda site: replaced[site], None
 
     def _grid(self, base: Batch, values: Donor) -> tuple[list[Cell], int]:
         seen = values(self.sites[0]).shape[1]
@@ -149,19 +167,23 @@ class Runner:
         extra: dict[str, Any] = dict(self.model.keep_logits(1))
         extra |= {"cache": cache, "use_cache": True} if resumes else {}
         passed = self.prefix.rest(self.model, base) if self.prefix is not None else base
-        with torch.no_grad():
-            logits = _last(execute(self.model, passed, plan, **extra))
+        with torch.no_grad(), _model_only():
+            output = execute(self.model, passed, plan, **extra)
+        logits = _last(output)
         recorded = finish()
         tokens = tuple(base.input_ids[0].tolist()) if resumes else ()
-        whole = Prefix(tokens, cache, self.model.weights_version) if resumes else None
+        whole = Prefix(tokens, cache, self.model.weights_state()) if resumes else None
         base_value = self._measure(logits, index)[0]
         out = base_value.expand(len(self.layers), max(c.index[1] for c in cells) + 1).clone()
         alive = self._trimmed(cells, base, donor, length) if self.ablation is None else cells
         for start, members in groups(alive, length, whole is not None, _SPLIT_TOKENS):
             start = min(start, length - 1)
             for piece in self._pieces(members, recorded, length - start):
-                found = sweep_rows(self.model, base, piece, values, recorded, start, whole)
-                for cell, value in zip(piece, self._measure(found, index)):
+                with _model_only():
+                    found = sweep_rows(self.model, base, piece, values, recorded, start, whole)
+                if len(found) != len(piece):
+                    raise _DoesNotRun(f"{len(piece)} went in, {len(found)} came out")
+                for cell, value in zip(piece, self._measure(found, index), strict=True):
                     out[cell.index] = value
         return out, base_value
 
@@ -186,12 +208,13 @@ class Runner:
             yield cells[i : i + size]
 
     def _naive(self, base: Batch, values: Donor, cells: list[Cell], index: int) -> tuple[Tensor, Tensor]:
-        plain = run(self.model, base, logits="last", prefix=self.prefix).logits
-        assert plain is not None
-        out = torch.zeros(len(self.layers), max(c.index[1] for c in cells) + 1)
+        plain = _scored(run(self.model, base, logits="last", prefix=self.prefix))
+        # Twice, so that a metric that does not answer for each row is found out here as it is in a wavefront.
+        base_value = self._measure(_flat(plain).repeat(2, 1), index)[0]
+        out = base_value.new_zeros(len(self.layers), max(c.index[1] for c in cells) + 1)
         for cell in cells:
             out[cell.index] = self._cell(base, values, cell, index)
-        return out, self._measure(_flat(plain), index)[0]
+        return out, base_value
 
     def _cell(self, base: Batch, values: Donor, cell: Cell, index: int) -> Tensor:
         """The metric after patching one cell in a run of its own."""
@@ -201,8 +224,7 @@ class Runner:
         for axis, i in cell.site.selector:
             value = value.select(2 if axis in ("head", "kv") else -1, i)
         edit = Edit(cell.site, "set", value, Where(pos=list(cell.pos)))
-        logits = run(self.model, base, (), [edit], logits="last", prefix=self.prefix).logits
-        assert logits is not None
+        logits = _scored(run(self.model, base, (), [edit], logits="last", prefix=self.prefix))
         return self._measure(_flat(logits), index)[0]
 
 
@@ -210,24 +232,39 @@ def _flat(logits: Tensor) -> Tensor:
     return logits[:, -1] if logits.dim() == 3 else logits
 
 
+def _scored(found: Run) -> Tensor:
+    if found.logits is None:
+        raise NotServed("the metric", "this model has no logits", "open a model with a head")
+    return found.logits
+
+
 def _last(output: Any) -> Tensor:
-    logits = hidden(output)
+    logits = logits_of(output)
     if logits is None:
         raise NotServed("the metric", "this model has no logits", "open a model with a head")
     return _flat(logits)
 
 
-def _ablated(ablation: Any, site: Site, shape: torch.Size, index: int) -> Tensor:
+def _ablated(ablation: Any, site: Site, shape: torch.Size, index: int, examples: int) -> Tensor:
     if ablation == "zero":
         return torch.zeros(shape)
-    value = torch.as_tensor(ablation(site))
-    if value.dim() == len(shape) and value.shape[0] > index:
-        value = value[index : index + 1, : shape[1]]
-    elif value.dim() > len(shape) - 2:
+    given = ablation(site)
+    if isinstance(given, (float, int)):
+        given = torch.tensor(given, dtype=torch.float64)
+    if not isinstance(given, Tensor) or given.is_complex():
+        kind = given.dtype if isinstance(given, Tensor) else type(given).__name__
+        raise BadInput(f"the replacement for {site}", f"it is {kind}, not a real tensor", "return a tensor")
+    value = given
+    if value.dim() == len(shape) and value.shape[0] in (1, examples):
+        row = index if value.shape[0] == examples else 0
+        value = value[row : row + 1, : shape[1]]
+    fits = value.dim() in (len(shape), *range(len(shape) - 1))
+    pairs = zip(reversed(value.shape), reversed(shape))
+    if not fits or not all(have in (1, need) for have, need in pairs):
         raise ShapeMismatch(
-            f"the replacement of shape {list(value.shape)} for {site}",
+            f"the replacement of shape {list(given.shape)} for {site}",
             f"the site of example {index} is {list(shape)}",
-            "give [feature...] or [example, pos, feature...]",
+            f"give [feature...] {list(shape[2:])}, or [example, pos, feature...] {[examples, *shape[1:]]}",
         )
     return value.expand(shape)
 

@@ -20,7 +20,7 @@ from mechanome.engine.plan import Call, Plan
 from mechanome.engine.resume import Prefix, Recorded
 from mechanome.engine.run import execute, place
 from mechanome.engine.site import Site
-from mechanome.engine.taps import hidden
+from mechanome.engine.taps import logits_of
 from mechanome.engine.views import Plain
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def sweep_rows(
         extra |= {"cache": prefix.cut(start), "use_cache": True}
     with torch.no_grad():
         output = execute(model, Batch(arguments, batch.frame, batch.frames), plan, **extra)
-    logits = hidden(output)
+    logits = logits_of(output)
     assert logits is not None
     return (logits[:, -1] if logits.dim() == 3 else logits)[1:]
 

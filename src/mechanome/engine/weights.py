@@ -11,19 +11,22 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from numbers import Real
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from mechanome.core.errors import NotServed, ShapeMismatch, UnknownName, nearest
+from mechanome.core.errors import BadInput, NotFinite, NotServed, ShapeMismatch, UnknownName, nearest
+from mechanome.engine.asked import names as names_of
 from mechanome.engine.parameters import How, Selection, Stored
 from mechanome.engine.weight_table import WEIGHTS, Ask, Kind
 
 if TYPE_CHECKING:
     from mechanome.engine.model import Model
 
-Edits = Mapping[str, Tensor | Callable[[Tensor], Tensor]]
+New = Tensor | float
+Edits = Mapping[str, New | Callable[[Tensor], New]]
 
 
 @dataclass(frozen=True)
@@ -60,16 +63,27 @@ class Weight:
         """Whether `value` shares memory with the parameter."""
         return self.value.untyped_storage().data_ptr() == self.stored.tensor.untyped_storage().data_ptr()
 
-    def write(self, new: Tensor) -> None:
+    def write(self, new: New) -> None:
         """Change the parameter in place so that this weight becomes `new`; see `edited_weights` for an undo.
 
+        Args:
+            new: a real tensor in the axes of `value`, or one number for all entries.
+
         Raises:
+            BadInput: neither a real tensor nor a number. NotFinite: NaN or infinity in it.
             ShapeMismatch: `new` has other axes. NotServed: the weight is a copy (quantized or computed).
         """
         if not self.stored.writable:
             raise NotServed(
                 f"an edit of {self.name}", f"{self.parameter} is {self.how}", "load the model in floating point"
             )
+        if isinstance(new, Real) and not isinstance(new, bool):
+            new = torch.full_like(self.value, float(new))
+        if not isinstance(new, Tensor) or new.is_complex() or new.dtype == torch.bool:
+            kind = new.dtype if isinstance(new, Tensor) else type(new).__name__
+            raise BadInput(f"new {self.name}", f"it is {kind}", "give a real tensor or a number")
+        if not bool(torch.isfinite(new).all()):
+            raise NotFinite(f"new {self.name}", "it holds NaN or infinity", "check what computes it")
         if new.shape != self.value.shape:
             raise ShapeMismatch(f"new {self.name}", f"it is {list(new.shape)}", f"give {list(self.value.shape)}")
         raw = new.detach().to(self.stored.tensor) / self.stored.scale if self.stored.scale != 1.0 else new.detach()
@@ -80,6 +94,8 @@ _NAME = re.compile(r"(?:(\w+)/)?([A-Za-z]_\w+?)(?:\.(\d+))?(?:\.(h|kv|e)(\d+))?"
 
 
 def _parse(model: Model, text: str, tower: str | None) -> tuple[Kind, Ask]:
+    if not isinstance(text, str):
+        raise BadInput(f"weight {text!r}", "a weight is named by text", "write for example 'W_Q.0'")
     match = _NAME.fullmatch(text)
     if not match or match[2] not in WEIGHTS:
         asked = match[2] if match else text
@@ -126,7 +142,7 @@ def weight(model: Model, name: str, tower: str | None = None) -> Weight:
         scaled embeddings scaled, packed values unpacked.
 
     Raises:
-        UnknownName: a name, layer, head or expert that does not exist.
+        BadInput: no text. UnknownName: a name, layer, head or expert that does not exist.
         NotServed: this model has no such weight as one matrix, with the reason.
     """
     kind, ask = _parse(model, name, tower)
@@ -144,14 +160,17 @@ def edited_weights(model: Model, edits: Edits, tower: str | None = None) -> Iter
     """Change weights inside a `with` block; on leaving, also by an exception, every bit is as before.
 
     Args:
-        edits: name -> new weight in the name's axes, or a function from the old weight (a copy) to the new one; applied
-            in order; nested use is fine. A tied table (`W_E`, `W_U`) changes in both places: it is one parameter.
+        edits: name -> new weight in the name's axes or one number for all its entries, or a function from the old
+            weight (a copy) to the new one; applied in order; nested use is fine. A tied table (`W_E`, `W_U`) changes
+            in both places: it is one parameter.
 
     `model.weights_version` grows on entering and on leaving, so that what was computed before can be known as stale.
 
     Raises:
-        UnknownName, NotServed, ShapeMismatch: before anything stays changed.
+        BadInput, NotFinite, UnknownName, NotServed, ShapeMismatch: before anything stays changed.
     """
+    if not isinstance(edits, Mapping):
+        raise BadInput(f"edits of type {type(edits).__name__}", "they map names to weights", "give {'W_Q.0': tensor}")
     undo: list[tuple[Tensor, Tensor]] = []
     try:
         with torch.no_grad():
@@ -170,7 +189,7 @@ def edited_weights(model: Model, edits: Edits, tower: str | None = None) -> Iter
         model.weights_version += 1
 
 
-def parameter_mask(model: Model, names: Iterable[str], tower: str | None = None) -> dict[str, Tensor]:
+def parameter_mask(model: Model, names: str | Iterable[str], tower: str | None = None) -> dict[str, Tensor]:
     """Which entries of which parameters the named weights are, for training or gradients of these alone.
 
     Returns:
@@ -183,7 +202,7 @@ def parameter_mask(model: Model, names: Iterable[str], tower: str | None = None)
     masks: dict[str, Tensor] = {}
     # Tied parameters have several paths; named_parameters lists the first.
     listed = {p.data_ptr(): n for n, p in model.module.named_parameters()}
-    for name in names:
+    for name in names_of("names", names):
         found = weight(model, name, tower)
         if not found.stored.writable:
             raise NotServed(f"a mask of {name}", f"{found.parameter} is {found.how}", "load in floating point")

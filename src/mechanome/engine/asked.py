@@ -1,0 +1,115 @@
+"""Checks of plain arguments, one for each kind: a name out of a few, a list of names, a count, token ids, a model.
+
+Each returns the argument in its one canonical form, so that what comes after meets no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from numbers import Integral
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mechanome.core.errors import BadInput, nearest
+from mechanome.engine.opened import Opened
+
+
+def is_whole(value: Any) -> bool:
+    """Whether a value is a whole number of any library; a boolean is none."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def whole(what: str, value: Any, least: int = 1) -> int:
+    """A count.
+
+    Raises:
+        BadInput: not a whole number, or below `least`.
+    """
+    if not is_whole(value) or value < least:
+        raise BadInput(f"{what}={value!r}", f"it must be a whole number of at least {least}", "give one such as 32")
+    return int(value)
+
+
+def one_of(what: str, value: Any, valid: Iterable[str], why: str = "there is no such choice") -> str:
+    """A name out of a few.
+
+    Raises:
+        BadInput: another one, with the nearest.
+    """
+    names = list(valid)
+    if not isinstance(value, str) or value not in names:
+        raise BadInput(f"{what}={value!r}", why, nearest(str(value), names))
+    return value
+
+
+def names(what: str, value: Any) -> tuple[str, ...]:
+    """Names, or a single one.
+
+    Raises:
+        BadInput: something that is not text.
+    """
+    found = [value] if isinstance(value, str) else list(value) if isinstance(value, Iterable) else [value]
+    for name in found:
+        if not isinstance(name, str):
+            raise BadInput(
+                f"{what}={value!r}", f"a name is text, not {type(name).__name__}", "give one name or several"
+            )
+    return tuple(found)
+
+
+_IDS = "give one id, or one per example, such as model.single_token(' Paris')"
+
+
+def token_ids(what: str, value: Any, fix: str = _IDS) -> Tensor:
+    """Token ids, or a single one, as int64 `[n]` on the CPU; `fix` is what an error tells to do.
+
+    Raises:
+        BadInput: none, several axes, or anything that is no whole number of at least 0.
+    """
+    if isinstance(value, Tensor) or hasattr(value, "tolist"):
+        value = value.tolist()
+    found = [value] if is_whole(value) else value
+    if not isinstance(found, Sequence) or isinstance(found, (str, bytes)):
+        raise BadInput(f"{what} {value!r}", f"a token id is a whole number, not {type(value).__name__}", fix)
+    if not found:
+        raise BadInput(what, "it has no token", fix)
+    plain = [i.item() if isinstance(i, Tensor) and i.dim() == 0 else i for i in found]
+    for i in plain:
+        if not is_whole(i):
+            raise BadInput(f"{what} {i!r}", f"a token id is a whole number, not {type(i).__name__}", fix)
+        if i < 0:
+            raise BadInput(f"{what} {i}", "token ids start at 0", fix)
+    return torch.tensor([int(i) for i in plain], dtype=torch.long)
+
+
+def one_each(what: str, ids: Tensor, examples: int) -> None:
+    """Check that there is one id for all examples or one each.
+
+    Raises:
+        BadInput: another number of them.
+    """
+    if len(ids) not in (1, examples):
+        raise BadInput(f"{len(ids)} ids of the {what}", f"there are {examples} examples", "give one id, or one each")
+
+
+def in_vocabulary(what: str, ids: Tensor, size: int) -> None:
+    """Check that ids exist.
+
+    Raises:
+        BadInput: an id of `size` or more.
+    """
+    if len(ids) and int(ids.max()) >= size:
+        raise BadInput(f"{what} {int(ids.max())}", f"ids must be 0 to {size - 1}", "use the model's tokenizer")
+
+
+def opened_model(model: Any) -> None:
+    """Check that a model was opened.
+
+    Raises:
+        BadInput: a bare module, or no model.
+    """
+    if not isinstance(model, Opened):
+        kind = "a bare module" if isinstance(model, nn.Module) else f"no model but {type(model).__name__}"
+        raise BadInput("the model", f"it is {kind}", "open it with mn.load(module)")
