@@ -31,8 +31,7 @@ def python_of(peer: str) -> Path:
         subprocess.CalledProcessError: pip could not install the requirements; its own output says why.
     """
     requirements = ROOT / "benchmarks" / "requirements" / f"{peer}.txt"
-    constraints = ROOT / "constraints.txt"
-    stamp = hashlib.sha256(requirements.read_bytes() + constraints.read_bytes()).hexdigest()
+    stamp = hashlib.sha256(requirements.read_bytes()).hexdigest()
     override = os.environ.get(OVERRIDE)
     folder = Path(override or ROOT / "benchmarks" / ".venvs") / peer
     python = folder / "bin" / "python"
@@ -43,6 +42,6 @@ def python_of(peer: str) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     venv.create(folder, with_pip=True)
     pip = [str(python), "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
-    subprocess.run([*pip, "-r", str(requirements), "-c", str(constraints)], check=True)
+    subprocess.run([*pip, "-r", str(requirements)], check=True)
     marker.write_text(stamp)
     return python

@@ -57,7 +57,7 @@ class Row:
         ours, theirs: the two sides.
         tolerance: the largest relative difference of the results that counts as the same numbers.
         rounds: at most so many rounds.
-        group: rows can be chosen by this name.
+        goal: the ratio aimed at, shown beside what was reached; None for rows that inform only.
     """
 
     work: str
@@ -66,7 +66,7 @@ class Row:
     theirs: Side
     tolerance: float = 1e-4
     rounds: int = 15
-    group: str = ""
+    goal: float | None = None
 
 
 @dataclass(frozen=True)

@@ -51,14 +51,15 @@ def table(timings: Sequence[Timing], growth: Sequence[Mapping[str, Any]]) -> Non
     rows = Table(title="ratio = peer seconds / our seconds (quartiles over rounds)", title_justify="left")
     for name in ("work", "peer"):
         rows.add_column(name, overflow="fold")
-    for name in ("ours s", "peer s", "ratio", "ours MB", "peer MB", "agree"):
+    for name in ("ours s", "peer s", "ratio", "goal", "ours MB", "peer MB", "agree"):
         rows.add_column(name, justify="right", no_wrap=True)
     for t in timings:
         r, (low, high) = t.record(), t.spread
         ratio = f"{t.ratio:.3g} ({low:.3g}-{high:.3g})"
         seconds = [f"{r[k]:.4g}" for k in ("ours_seconds", "peer_seconds")]
         memory = [f"{r[k]:.0f}" for k in ("ours_peak_mb", "peer_peak_mb")]
-        rows.add_row(r["work"], r["peer"], *seconds, ratio, *memory, f"{r['agree']:.1e}")
+        goal = "" if t.row.goal is None else f"{t.row.goal:.3g} {'met' if t.ratio >= t.row.goal else 'MISSED'}"
+        rows.add_row(r["work"], r["peer"], *seconds, ratio, goal, *memory, f"{r['agree']:.1e}")
     console.print(rows)
     if not growth:
         return

@@ -28,6 +28,7 @@ Results = Mapping[str, Any]
 Work = Callable[[], Results | Callable[[], Results]]
 Task = Callable[[Any, Mapping[str, Any]], Work]
 
+_UNDER = ("numpy", "torch", "transformers")
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
 _CLEAR_REFS, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 
@@ -39,14 +40,14 @@ def serve(load: Callable[[Mapping[str, Any]], Any], tasks: Mapping[str, Task], p
         load: makes the engine from the settings.
         tasks: by name; `tasks[name](engine, args)` prepares and returns the work to time. The work returns arrays by
             name, or a function that arranges them for comparison and is called when the clock has stopped.
-        package: the distribution whose version is reported.
+        package: the distribution whose version is reported, with those it runs on.
     """
     reply = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     settings = json.loads(sys.argv[1])
     clock = CLOCKS[settings["clock"]]
     engine = load(settings)
-    print(json.dumps({"package": package, "version": version(package)}), file=reply, flush=True)
+    print(json.dumps({name: version(name) for name in (package, *_UNDER)}), file=reply, flush=True)
     for line in sys.stdin:
         request = json.loads(line)
         answer: dict[str, Any]

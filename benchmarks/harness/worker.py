@@ -67,8 +67,7 @@ class Worker:
             cwd=ROOT,
             env=environment,
         )
-        ready = self._read()
-        self.package, self.version = ready["package"], ready["version"]
+        self.versions: dict[str, str] = self._read()
 
     def ask(self, task: str, args: Mapping[str, Any], save: Path | None = None) -> Answer:
         """Run a task once.
@@ -130,8 +129,13 @@ class Workers:
         return self._running[key]
 
     def versions(self) -> dict[str, str]:
-        """Versions of what ran so far, by distribution."""
-        return {worker.package: worker.version for worker in self._running.values()}
+        """Versions of the peers that ran so far: `nnsight`, and what it ran on, such as `nnsight on torch`."""
+        found: dict[str, str] = {}
+        for worker in self._running.values():
+            if worker.engine.peer is not None:
+                (package, version), *under = worker.versions.items()
+                found |= {package: version, **{f"{package} on {name}": v for name, v in under}}
+        return found
 
     def close(self, cut_only: bool = False) -> None:
         """End workers: all, or only those that hold a model cut to some layers."""

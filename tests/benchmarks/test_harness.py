@@ -2,6 +2,9 @@
 
 import json
 import sys
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -66,6 +69,16 @@ def test_workers_are_kept_by_model_and_cut_ones_can_be_closed(workers):
     assert workers.get("a") is whole and cut is not whole
     workers.close(cut_only=True)
     assert workers.get("a") is whole and workers.get("a", 3) is not cut
+
+
+def test_versions_are_those_of_the_peers(monkeypatch):
+    monkeypatch.setattr("benchmarks.harness.worker.python_of", lambda peer: Path(sys.executable))
+    with Workers({"ours": ECHO, "theirs": Engine(ECHO.module, "somebody")}, SETTINGS) as made:
+        made.get("ours")
+        assert made.versions() == {}
+        made.get("theirs")
+        assert made.versions()["numpy"] == np.__version__
+        assert made.versions()["numpy on torch"] == version("torch")
 
 
 def test_measure_ratio_scale_and_agreement(workers):
@@ -141,7 +154,6 @@ def test_environment_is_built_once_and_again_when_requirements_change(tmp_path, 
     folder = tmp_path / "benchmarks"
     (folder / "requirements").mkdir(parents=True)
     (folder / "requirements" / "peer.txt").write_text("a==1\n")
-    (tmp_path / "constraints.txt").write_text("")
     built = []
 
     def create(path, with_pip):
@@ -184,6 +196,8 @@ def test_results_file(tmp_path, monkeypatch, workers, capsys):
     found = json.loads(path.read_text())
     assert path.name == "bench.json" and list(found) == ["machine", "versions", "rows", "growth"]
     assert found["rows"] == [timing.record()]
-    assert found["machine"]["threads"] == 7 and found["versions"]["numpy"] == np.__version__
-    results.table([timing], [])
-    assert "some work" in capsys.readouterr().out
+    assert found["machine"]["threads"] == 7 and found["versions"]["torch"] == version("torch")
+    wanted = [replace(timing, row=replace(timing.row, goal=g)) for g in (0.0, 1e9)]
+    results.table(wanted, [])
+    shown = capsys.readouterr().out
+    assert "some work" in shown and "0 met" in shown and "1e+09 MISSED" in shown
