@@ -21,14 +21,14 @@ def is_whole(value: Any) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
-def whole(what: str, value: Any, least: int = 1) -> int:
+def whole(what: str, value: Any) -> int:
     """A count.
 
     Raises:
-        BadInput: not a whole number, or below `least`.
+        BadInput: not a whole number, or below 1.
     """
-    if not is_whole(value) or value < least:
-        raise BadInput(f"{what}={value!r}", f"it must be a whole number of at least {least}", "give one such as 32")
+    if not is_whole(value) or value < 1:
+        raise BadInput(f"{what}={value!r}", "it must be a positive whole number", "give one such as 32")
     return int(value)
 
 
