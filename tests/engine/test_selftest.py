@@ -230,11 +230,15 @@ def with_eager() -> nn.Module:
 
 @pytest.mark.parametrize("name", ["llama", "t5", "falcon"])
 def test_the_self_test_leaves_the_model_as_it_was(name: str) -> None:
-    module = build(name).train()
+    module = build(name)
+    example = FAMILIES[name].inputs(module, 9)
     state = {k: v.clone() for k, v in module.state_dict().items()}
     flags = [p.requires_grad for p in module.parameters()]
-    model = mn.load(module, example=FAMILIES[name].inputs(module, 9))
-    assert module.training and [p.requires_grad for p in module.parameters()] == flags
+    model = mn.load(module, example=example)
+    module.train()
+    self_test(model, example=example)
+    assert all(m.training for m in module.modules()), "tested without dropout, then put back"
+    assert [p.requires_grad for p in module.parameters()] == flags
     assert all(torch.equal(v, state[k]) for k, v in module.state_dict().items())
     module.eval()
     assert torch.equal(outputs(model, batch_of(name)), outputs(opened(name), batch_of(name)))
