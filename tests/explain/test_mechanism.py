@@ -10,7 +10,7 @@ import torch
 
 import mechanome as mn
 from mechanome.core import BadInput, bootstrap
-from mechanome.explain import Explanation, Grid, components, effects, pair, verification
+from mechanome.explain import Explanation, Grid, components, counterfactual, effects, pair, verification
 from mechanome.explain.counterfactual import log_odds, swaps
 from mechanome.explain.hiding import hide
 from mechanome.explain.lens import lens
@@ -155,16 +155,20 @@ def test_lens_ends_with_the_models_own_prediction(question: Question) -> None:
     assert reading.settled == 2, "after block 1, the third reading"
 
 
-def test_hiding_is_the_plain_knockout(question: Question, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, n = tiny.lonely(), question.length
-    hidden = hide(model, question)
+def test_hiding_is_the_plain_knockout(monkeypatch: pytest.MonkeyPatch) -> None:
+    busy = {(layer, head): 1.0 for layer in range(3) for head in range(4)}
+    model = mn.load(tiny.build(busy), tokenizer=tiny.tokenizer(), check="off")
+    q = ask(model, tiny.SENTENCE, None, None, None)
+    n = q.length
+    hidden = hide(model, q)
     assert hidden.groups == tuple((p,) for p in range(n - 1)) and hidden.at(n - 1) is None
     for p in range(n - 1):
         edits = mn.AttentionKnockout(range(3), src=[p], dst=list(range(p + 1, n)))
-        logits = model.run(question.clean, edits=edits, logits="last").logits
-        assert hidden.at(p) == pytest.approx(float(question.preference(logits)[0]) - question.high, abs=1e-4)
+        logits = model.run(q.clean, edits=edits, logits="last").logits
+        assert hidden.at(p) == pytest.approx(float(q.preference(logits)[0]) - q.high, abs=1e-3)
     monkeypatch.setattr("mechanome.explain.hiding.TOKENS", 2 * n)
-    assert hide(model, question).groups == ((0, 1, 2), (3, 4))
+    together = hide(model, q)
+    assert together.groups == ((0, 1, 2), (3, 4)) and together.at(1) == together.at(2) != hidden.at(2)
 
 
 def test_a_swap_is_one_token_of_the_same_kind(question: Question) -> None:
@@ -183,13 +187,48 @@ def test_a_swap_is_one_token_of_the_same_kind(question: Question) -> None:
         assert swap.loss >= 2
 
 
-def test_the_screened_swaps_are_measured_too(question: Question, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_rounds_find_the_best_swap(question: Question, monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny.lonely()
     logits = model.run(question.clean).logits[0].float()
-    score = log_odds(question.answer.id)
-    best = swaps(model, question.clean, logits, score)[0]
-    monkeypatch.setattr("mechanome.explain.counterfactual.TOKENS", 0)
-    assert swaps(model, question.clean, logits, score)[0].loss == pytest.approx(best.loss, abs=1e-4)
+    score, tried = log_odds(question.answer.id), []
+    measure = counterfactual._measure
+
+    def counted(model: mn.Model, ids: torch.Tensor, logits: torch.Tensor, trials: list, score: object) -> list:
+        tried.extend(trials)
+        return measure(model, ids, logits, trials, score)
+
+    monkeypatch.setattr(counterfactual, "_measure", counted)
+    monkeypatch.setattr(counterfactual, "SIMILAR", -1.0)
+    best = max(swap.loss for swap in swaps(model, question.clean, logits, score))
+    every, places = list(tried), {position for position, _ in tried}
+    assert len(every) == len(set(every)) > 3 * len(places)
+
+    tried.clear()
+    monkeypatch.setattr(counterfactual, "TOKENS", 0)
+    monkeypatch.setattr(counterfactual, "FOLLOWED", 1)
+    found = swaps(model, question.clean, logits, score)
+    assert {position for position, _ in tried} == places and len(tried) < len(every)
+    followed = {position for position, _ in tried if sum(p == position for p, _ in tried) > 1}
+    assert len(followed) == 1 and found[0].position in followed
+    assert max(swap.loss for swap in found) > best / 2
+
+    tried.clear()
+    monkeypatch.setattr(counterfactual, "SCANNED", 2 * question.length)
+    swaps(model, question.clean, logits, score)
+    assert {position for position, _ in tried} == {question.length - 1, question.length - 2}
+
+
+def test_the_last_token_is_swapped_only_if_nothing_else_helps(
+    question: Question, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny.lonely()
+    logits = model.run(question.clean).logits[0].float()
+    last = counterfactual.Swap(question.length - 1, question.answer, question.foil, 9.0, 0.0)
+    for others, best in (([2.5, 3.0], 3.0), ([1.0], 9.0)):
+        inner = [counterfactual.Swap(2, question.answer, question.foil, loss, 0.0) for loss in others]
+        found = iter(([last, *inner], []))
+        monkeypatch.setattr(counterfactual, "_measure", lambda *_, rounds=found: next(rounds))
+        assert swaps(model, question.clean, logits, log_odds(0))[0].loss == best
 
 
 def test_nothing_moves_a_model_without_writers() -> None:
@@ -213,7 +252,7 @@ def test_the_story_says_what_was_measured(found: Explanation) -> None:
     from mechanome.report import text
 
     said = "\n".join(text(line) for line in (story.verdict(found), *story.story(found)))
-    assert "One part of 15 carries" in said and "head 1.3" in said and "100 %" in said
+    assert "One of the model's 15 parts carries" in said and "head 1.3" in said and "100 %" in said
     swap = found.question.swap
     assert swap is not None and f"Swap {swap.old.text.strip()} for {swap.new.text.strip()}" in said
-    assert "in layers 0\u20131, then at" in said
+    assert "up to layer 1, then at" in said

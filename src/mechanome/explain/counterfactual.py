@@ -5,12 +5,17 @@ expects at that place, the nearest to the old one in the embedding (France: Ital
 stay plausible. And the answer must lose. Swaps are ranked by what the answer loses minus what the prompt's
 log-probability loses, both in nats, each measured exactly. The last token is swapped only if no other one helps,
 because that asks another question rather than the same question about something else.
+
+A prompt with many alternatives is searched in two rounds: the nearest alternative of each token, then all alternatives
+of the tokens where that did most. (A gradient does not tell them apart: measured, it has no rank correlation with what
+a swap does.)
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -29,7 +34,11 @@ WIDEST = 6
 MOVES = 2.0
 """A swap counts if the answer loses at least this much, in nats of log-odds (a factor of seven)."""
 TOKENS = 600
-"""Exact trials: at most this many tokens in all, but at least 16 prompts."""
+"""All alternatives are tried at once if that runs at most this many tokens, else in two rounds."""
+SCANNED = 5000
+"""The first round runs at most this many tokens, those of the prompt's end first."""
+FOLLOWED = 4
+"""Tokens whose other alternatives are tried in the second round."""
 
 Score = Callable[[Tensor], Tensor]
 """Next-token logits `[row, vocab]` to how strongly they favor the answer `[row]`, in nats."""
@@ -91,19 +100,22 @@ def swaps(model: Model, prompt: Batch, logits: Tensor, score: Score) -> list[Swa
         BadInput: no swap moves the answer enough; the message advises a counterfactual of one's own.
     """
     ids = prompt.input_ids[0]
-    trials = _alternatives(model, ids, logits)
-    most = max(16, TOKENS // len(ids))
-    if len(trials) > most:
-        trials = _screened(model, prompt, trials, score)[:most]
-    measured = _measure(model, ids, logits, trials, score)
+    by_position = _alternatives(model, ids, logits, most=max(1, SCANNED // len(ids)))
+    first = [(position, found[0]) for position, found in by_position.items()]
+    others = [(position, new) for position, found in by_position.items() for new in found[1:]]
+    measured = _measure(model, ids, logits, first, score)
+    if (len(first) + len(others)) * len(ids) > TOKENS:
+        best = sorted(measured, key=lambda swap: -swap.loss)[:FOLLOWED]
+        others = [trial for trial in others if trial[0] in {swap.position for swap in best}]
+    measured += _measure(model, ids, logits, others, score)
     found = [swap for swap in measured if swap.loss >= MOVES]
     inner = [swap for swap in found if swap.position < len(ids) - 1]
     if not found:
-        best = max((swap.loss for swap in measured), default=0.0)
-        tried = f"{len(trials)} swaps of one token were tried" if trials else "no token has a real alternative"
+        most = max((swap.loss for swap in measured), default=0.0)
+        fell = f"the answer's log-odds fell by {most:.1f} nats at most ({MOVES:g} are needed)"
         raise BadInput(
             "an automatic counterfactual",
-            f"{tried}, and the answer's log-odds fell by {best:.1f} nats at most ({MOVES:g} are needed)",
+            f"{len(measured)} swaps of one token were tried, and {fell}" if measured else "no token has an alternative",
             "give --counterfactual: a prompt of as many tokens that has another answer",
         )
     return sorted(inner or found, key=lambda swap: -swap.worth)
@@ -120,23 +132,25 @@ _Trial = tuple[int, int]
 """Position and new id."""
 
 
-def _alternatives(model: Model, ids: Tensor, logits: Tensor) -> list[_Trial]:
+def _alternatives(model: Model, ids: Tensor, logits: Tensor, most: int) -> dict[int, list[int]]:
+    """Per position the ids worth trying there, nearest first; for at most `most` positions, the last ones."""
     nearness = _nearness(model)
     special = set(getattr(model.tokenizer, "all_special_ids", ()))
-    trials = []
-    for position in range(1, len(ids)):
+    present = set(ids.tolist())
+    found: dict[int, list[int]] = {}
+    for position in range(len(ids) - 1, 0, -1):
         old = Token.of(model, int(ids[position]))
-        if old.id in special or not any(c.isalnum() for c in old.text):
+        if old.id in special or not any(c.isalnum() for c in old.text) or len(found) == most:
             continue
         expected = logits[position - 1].topk(min(EXPECTED, logits.shape[-1])).indices
         cosine = nearness(old.id, expected)
         order = [int(expected[i]) for i in cosine.argsort(descending=True) if cosine[i] >= SIMILAR]
         # Other tokens of the prompt first: swapping a name for another name of the prompt is the best test there is.
-        present = set(ids.tolist())
         order.sort(key=lambda id: id not in present)
         kept = (id for id in order if id not in special and _same_kind(old.text, Token.of(model, id).text))
-        trials += [(position, id) for id, _ in zip(kept, range(PER_POSITION))]
-    return trials
+        if chosen := list(islice(kept, PER_POSITION)):
+            found[position] = chosen
+    return found
 
 
 def _nearness(model: Model) -> Callable[[int, Tensor], Tensor]:
@@ -162,17 +176,6 @@ def _same_kind(old: str, new: str) -> bool:
 def _kind(text: str) -> tuple[bool, ...]:
     word = text.strip()
     return (text[:1].isspace(), word[:1].isupper(), word.isdigit(), word.isalpha(), len(word) > 1)
-
-
-def _screened(model: Model, prompt: Batch, trials: list[_Trial], score: Score) -> list[_Trial]:
-    """The trials in order of a first-order estimate of what the answer loses, from one gradient pass."""
-    gradient = model.grad(lambda logits, rows: score(logits), prompt, ["resid_pre.0"])["resid_pre.0"][0]
-    embedding = model.weight("W_E").value
-    ids = prompt.input_ids[0]
-    position = torch.tensor([p for p, _ in trials], device=gradient.device)
-    change = embedding[torch.tensor([new for _, new in trials])] - embedding[ids[position]]
-    gain = (gradient[position].float() * change.to(gradient).float()).sum(-1)
-    return [trials[int(i)] for i in gain.argsort()]
 
 
 def _measure(model: Model, ids: Tensor, logits: Tensor, trials: Sequence[_Trial], score: Score) -> list[Swap]:

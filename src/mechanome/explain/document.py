@@ -26,6 +26,7 @@ from mechanome.report import (
     Sheet,
     TokenStrip,
     Weights,
+    number,
 )
 
 _MOST_TOKENS = 32
@@ -81,7 +82,7 @@ def _prediction(e: Explanation) -> Section:
             story.answer(e),
             " minus the logit of ",
             story.foil(e),
-            f": {q.high:.2f} after the prompt, {q.low:.2f} after the counterfactual.",
+            f": {number(q.high)} after the prompt, {number(q.low)} after the counterfactual.",
         ),
         Bars(columns, {q.answer.text: "answer", q.foil.text: "foil"}),
     )
@@ -95,7 +96,8 @@ def _tokens(e: Explanation) -> Section:
         "Which tokens it depends on",
         (
             "How the preference changes when no later token can look at this one, in any layer. The last token has "
-            "nothing after it. Arrows mark what the counterfactual has instead.",
+            "nothing after it. Orange: the answer loses; green: it gains. Arrows mark what the counterfactual has "
+            "instead.",
         ),
         TokenStrip(q.tokens, [hidden.at(p) for p in range(q.length)], "change of the preference (logits)", marks),
     )

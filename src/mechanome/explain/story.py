@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from mechanome.explain.tokens import Token, percent, whole
-from mechanome.report import Line, Role, Span
+from mechanome.report import Line, Role, Span, number
 
 if TYPE_CHECKING:
     from mechanome.explain.explanation import Explanation
@@ -60,15 +60,16 @@ def verdict(e: Explanation) -> Line:
     """Whether the named parts are the mechanism, in a sentence."""
     v = e.verification
     if e.explained:
-        one = v.tested == 1
+        them = "it" if v.tested == 1 else "them"
         return (
-            f"{_parts(v.tested)} of {v.parts} {'carries' if one else 'carry'} the model's preference for ",
+            f"{_count(v.tested)} of the model's {v.parts} parts {'carries' if v.tested == 1 else 'carry'} its "
+            "preference for ",
             answer(e),
             " over ",
             foil(e),
-            f": without {'it' if one else 'them'} {whole(v.removed.share)} of the preference is lost, and "
-            f"{'it alone brings' if one else 'they alone bring'} {whole(v.kept.share)} back. As many random parts lose "
-            f"{whole(v.removed.spread.estimate)} and bring back {whole(v.kept.spread.estimate)}.",
+            f": take {them} away and {whole(v.removed.share)} of it is lost; keep only {them} and "
+            f"{whole(v.kept.share)} of it is there. As many random parts: {whole(v.removed.spread.estimate)} and "
+            f"{whole(v.kept.spread.estimate)}.",
         )
     reasons = "; ".join(v.failures)
     return (f"The strongest parts are listed below, but they are not the mechanism: {reasons}.",)
@@ -109,25 +110,39 @@ def _hidden(e: Explanation) -> Line:
     if e.hidden is None:
         return ()
     worst = sorted(zip(e.hidden.change.tolist(), e.hidden.groups))[:3]
-    pieces: list[Span | str] = ["The preference depends most on "]
-    for n, (change, group) in enumerate(w for w in worst if w[0] < -WORTH_SAYING * abs(worst[0][0])):
-        pieces += [", " if n else "", token("".join(e.question.tokens[p] for p in group)), f" ({change:+.1f})"]
-    if len(pieces) == 1:
+    told = [(change, group) for change, group in worst if change < -WORTH_SAYING * abs(worst[0][0])]
+    if not told:
         return ()
-    return (*pieces, f": how it changes, from {e.question.high:.1f}, when no later token can look there.")
+    high = e.question.high
+    pieces: list[Span | str] = [
+        f"The preference, {number(high, 1)} logits, falls most when later tokens cannot look at "
+    ]
+    for n, (change, group) in enumerate(told):
+        joint = "" if n == 0 else " or " if n == len(told) - 1 else ", "
+        text = "".join(e.question.tokens[p] for p in group)
+        pieces += [joint, token(text), f" (to {number(high + change, 1)})"]
+    return (*pieces, ".")
 
 
 def _flow(e: Explanation) -> Line:
     runs = carriers(e)
     if not runs:
         return ("No single position carries the answer through the layers.",)
-    pieces: list[Span | str] = ["What decides sits at "]
+    pieces: list[Span | str] = ["The deciding information sits "]
     for n, (position, first, last) in enumerate(runs[:4]):
-        where = f"from layer {first} on" if n and last == e.flow.layers[-1] else f"in layers {first}\u2013{last}"
-        where = f"in layer {first}" if first == last and n < len(runs) - 1 else where
-        final = ", the last token, where the answer is read off" if position == e.question.length - 1 else ""
-        pieces += [", then at " if n else "", token(e.question.tokens[position]), f" {where}{final}"]
+        end = ", the last token," if position == e.question.length - 1 else ""
+        pieces += [", then " if n else "", "at ", token(e.question.tokens[position]), f"{end} {_span(e, first, last)}"]
     return (*pieces, ".")
+
+
+def _span(e: Explanation, first: int, last: int) -> str:
+    """A run of layers in words."""
+    starts, ends = first == e.flow.layers[0], last == e.flow.layers[-1]
+    if starts and ends:
+        return "in all layers"
+    if first == last:
+        return f"in layer {first}"
+    return f"up to layer {last}" if starts else f"from layer {first} on" if ends else f"in layers {first}\u2013{last}"
 
 
 def carriers(e: Explanation) -> list[tuple[int, int, int]]:
@@ -164,10 +179,10 @@ def _lens(e: Explanation) -> Line:
     if e.lens is None or e.lens.settled is None:
         return ()
     layer = e.lens.layers[e.lens.settled]
-    where = "right from the embedding" if layer == "embedding" else f"after layer {layer} of {len(e.lens.layers) - 2}"
-    return ("Read off early, ", answer(e), f" is the top choice to stay {where}.")
+    where = "right from the embedding" if layer == "embedding" else f"from layer {layer} of {len(e.lens.layers) - 2} on"
+    return ("Read off after each layer, ", answer(e), f" is the first choice {where}.")
 
 
-def _parts(n: int) -> str:
-    words = ("No part", "One part", "Two parts", "Three parts", "Four parts", "Five parts", "Six parts", "Seven parts")
-    return words[n] if n < len(words) else "Eight parts" if n == 8 else f"{n} parts"
+def _count(n: int) -> str:
+    words = ("None", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten")
+    return words[n] if n < len(words) else str(n)

@@ -3,6 +3,7 @@
 from mechanome.report.page import Line, Page, Role, Section, Span, spans, text
 from mechanome.report.pictures import Bars, Meter, Picture, Sheet, TokenStrip, Weights
 from mechanome.report.plots import Contest, Dots, HeatMap, Lines, Series
+from mechanome.report.rendering import number
 
 __all__ = [
     "Bars",
@@ -21,6 +22,7 @@ __all__ = [
     "Span",
     "TokenStrip",
     "Weights",
+    "number",
     "spans",
     "text",
 ]

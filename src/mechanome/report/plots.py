@@ -146,7 +146,8 @@ class Lines:
             dots = [(f"{px:.1f}", f"{py:.1f}", tip) for (px, py), tip in zip(points, series.tips)]
             lines.append({"name": visible(series.name), "role": series.role, "path": path, "dots": dots})
         step = max(2, -(-abs(floor) // 5))
-        grid = [(_one_in(power), y(power * math.log(10))) for power in range(0, floor - 1, -step)]
+        powers = range(0, floor - 1, -step)
+        grid = [("\u2264 " * (p == _FLOOR) + _one_in(p), y(p * math.log(10))) for p in powers]
         return render(
             "lines.html.j2",
             width=WIDTH,
