@@ -22,6 +22,7 @@ from torch import Tensor
 
 from mechanome.core import BadInput
 from mechanome.engine import Batch, Model
+from mechanome.explain.prefixes import shared_prefix
 from mechanome.explain.tokens import Token
 
 PER_POSITION = 8
@@ -35,8 +36,10 @@ MOVES = 2.0
 """A swap counts if the answer loses at least this much, in nats of log-odds (a factor of seven)."""
 TOKENS = 600
 """All alternatives are tried at once if that runs at most this many tokens, else in two rounds."""
-SCANNED = 5000
-"""The first round runs at most this many tokens, those of the prompt's end first."""
+SCANNED = 48
+"""Tokens that the first round tries, the last ones of the prompt; none before them is run again."""
+LOGITS = 25e6
+"""Numbers in the largest tensor: the logits of all positions of the swaps tried at once."""
 FOLLOWED = 4
 """Tokens whose other alternatives are tried in the second round."""
 
@@ -100,14 +103,14 @@ def swaps(model: Model, prompt: Batch, logits: Tensor, score: Score) -> list[Swa
         BadInput: no swap moves the answer enough; the message advises a counterfactual of one's own.
     """
     ids = prompt.input_ids[0]
-    by_position = _alternatives(model, ids, logits, most=max(1, SCANNED // len(ids)))
+    by_position = _alternatives(model, ids, logits)
     first = [(position, found[0]) for position, found in by_position.items()]
     others = [(position, new) for position, found in by_position.items() for new in found[1:]]
-    measured = _measure(model, ids, logits, first, score)
+    measured = _measure(model, prompt, logits, first, score)
     if (len(first) + len(others)) * len(ids) > TOKENS:
         best = sorted(measured, key=lambda swap: -swap.loss)[:FOLLOWED]
         others = [trial for trial in others if trial[0] in {swap.position for swap in best}]
-    measured += _measure(model, ids, logits, others, score)
+    measured += _measure(model, prompt, logits, others, score)
     found = [swap for swap in measured if swap.loss >= MOVES]
     inner = [swap for swap in found if swap.position < len(ids) - 1]
     if not found:
@@ -132,15 +135,15 @@ _Trial = tuple[int, int]
 """Position and new id."""
 
 
-def _alternatives(model: Model, ids: Tensor, logits: Tensor, most: int) -> dict[int, list[int]]:
-    """Per position the ids worth trying there, nearest first; for at most `most` positions, the last ones."""
+def _alternatives(model: Model, ids: Tensor, logits: Tensor) -> dict[int, list[int]]:
+    """Per position the ids worth trying there, nearest first, for at most `SCANNED` positions."""
     nearness = _nearness(model)
     special = set(getattr(model.tokenizer, "all_special_ids", ()))
     present = set(ids.tolist())
     found: dict[int, list[int]] = {}
     for position in range(len(ids) - 1, 0, -1):
         old = Token.of(model, int(ids[position]))
-        if old.id in special or not any(c.isalnum() for c in old.text) or len(found) == most:
+        if old.id in special or not any(c.isalnum() for c in old.text) or len(found) == SCANNED:
             continue
         expected = logits[position - 1].topk(min(EXPECTED, logits.shape[-1])).indices
         cosine = nearness(old.id, expected)
@@ -178,19 +181,28 @@ def _kind(text: str) -> tuple[bool, ...]:
     return (text[:1].isspace(), word[:1].isupper(), word.isdigit(), word.isalpha(), len(word) > 1)
 
 
-def _measure(model: Model, ids: Tensor, logits: Tensor, trials: Sequence[_Trial], score: Score) -> list[Swap]:
-    size = max(1, int(25e6 / (logits.shape[-1] * len(ids))))  # the logits of all positions are the largest tensor
-    before, base = score(logits[-1:])[0], _text_log_prob(logits[None], ids[None])[0]
+def _measure(model: Model, prompt: Batch, logits: Tensor, trials: Sequence[_Trial], score: Score) -> list[Swap]:
+    """What each trial costs the answer and the prompt's plausibility; tokens before the first trial are run once."""
+    if not trials:
+        return []
+    ids, first = prompt.input_ids[0], min(position for position, _ in trials)
+    prefix = shared_prefix(model, prompt, first)
+    seen = 0 if prefix is None else first
+    size = max(1, int(LOGITS / (logits.shape[-1] * (len(ids) - seen))))
+    before, base = score(logits[-1:])[0], _text_log_prob(logits[None, first:], ids[None, first:])[0]
+    entry = logits[first - 1].log_softmax(-1)  # predicts the first token that may change
     found = []
     for start in range(0, len(trials), size):
         piece = trials[start : start + size]
         rows = torch.tensor([swapped(ids, position, new) for position, new in piece])
-        changed = model.run(model.encode(rows, bos="none")).logits
-        assert changed is not None
-        changed = changed.float().cpu()
-        losses, plain = before - score(changed[:, -1]), _text_log_prob(changed, rows) - base
-        for (position, new), loss, plausibility in zip(piece, losses.tolist(), plain.tolist()):
+        run = model.run(model.encode(rows, bos="none"), prefix=prefix)
+        assert run.logits is not None
+        changed = run.logits.float().cpu()
+        losses = (before - score(changed[:, -1])).tolist()
+        texts = (_text_log_prob(changed[:, first - seen :], rows[:, first:]) - base).tolist()
+        for (position, new), loss, text, row in zip(piece, losses, texts, rows):
             old = Token.of(model, int(ids[position]))
+            plausibility = text + float(entry[row[first]] - entry[ids[first]])
             found.append(Swap(position, old, Token.of(model, new), loss, plausibility))
     return found
 

@@ -15,9 +15,10 @@ from torch import Tensor
 from mechanome.core import NotServed
 from mechanome.engine import AttentionKnockout, Model
 from mechanome.explain.pair import TOKENS_AT_ONCE
+from mechanome.explain.prefixes import shared_prefix
 from mechanome.explain.question import Question
 
-TOKENS = 5000
+TOKENS = 4000
 """Tokens are hidden together where hiding each alone would run more tokens than this."""
 
 
@@ -59,9 +60,10 @@ def hide(model: Model, question: Question) -> Hidden:
     at_once = max(1, TOKENS_AT_ONCE // n)
     for start in range(0, len(groups), at_once):
         part = slice(start, start + at_once)
+        prefix = shared_prefix(model, question.clean, groups[start][0])  # hiding changes nothing before what is hidden
         rows = question.clean.take([0] * len(groups[part]))
         edits = AttentionKnockout(layers, src=[list(g) for g in groups[part]], dst=later[part])
-        found = model.run(rows, edits=edits, logits="last").logits
+        found = model.run(rows, edits=edits, logits="last", prefix=prefix).logits
         assert found is not None
         logits.append(found.float().cpu())
     together = torch.cat(logits)

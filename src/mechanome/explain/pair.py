@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mechanome.core import track
 from mechanome.engine import Batch, Edit, FromRun, Model, Prefix, Run, Site, Where
-from mechanome.engine.resume import can_prefix
+from mechanome.explain.prefixes import shared_prefix
 from mechanome.explain.question import Question
 
 TOKENS_AT_ONCE = 1024
@@ -49,9 +49,7 @@ class Pair:
         """Run both, and keep `sites`."""
         clean = model.run(question.clean, capture=sites, logits=False)
         corrupted = model.run(question.corrupted, capture=sites, logits=False)
-        shared = question.clean.input_ids[:, : question.differing[0]]
-        resumes = shared.shape[1] and can_prefix(model) is None
-        prefix = model.prefix(model.encode(shared, bos="none")) if resumes else None
+        prefix = shared_prefix(model, question.clean, question.differing[0])
         return cls(model, question, clean, corrupted, prefix, quiet)
 
     def restored(self, variants: Sequence[Sequence[Loan]], what: str) -> Tensor:

@@ -3,9 +3,10 @@
 Two exact tests on the same prompt. *Remove*: give the named parts their counterfactual values in the prompt's run; at
 least half of the preference must be lost. *Keep*: give only the named parts their prompt values in the counterfactual's
 run; at least half must come back. In both they must beat random sets, drawn from all other parts with as many of each
-kind, by the Monte Carlo test p = (1 + sets that do as well) / (1 + sets). If one test fails, the behavior is *not
-explained*, and the page says so. Echoes of the input take no part: with them the tests would pass whatever else is
-named.
+kind, by the Monte Carlo test p = (1 + sets that do as well) / (1 + sets), and those sets must do little on average:
+where random parts do nearly as much, the named ones explain nothing. The answer must also be what the model says. If
+one test fails, the behavior is *not explained*, and the page says so. Echoes of the input take no part: with them the
+tests would pass whatever else is named.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ MUST_REMOVE = 0.5
 """Removing the named parts must lose this share of the preference."""
 MUST_KEEP = 0.5
 """Keeping only the named parts must bring this share back."""
+RANDOM_AT_MOST = 0.25
+"""Random sets must lose, and bring back, no more than this share on average."""
 LEVEL = 0.05
 """Largest p-value against random sets."""
 SETS = 50
@@ -69,7 +72,7 @@ class Trial:
     @property
     def special(self) -> bool:
         """Whether random sets do clearly less."""
-        return self.p <= LEVEL
+        return self.p <= LEVEL and self.spread.estimate <= RANDOM_AT_MOST
 
     @property
     def passed(self) -> bool:
@@ -86,25 +89,29 @@ class Verification:
         kept: the counterfactual's run with only the named parts at their prompt values.
         tested: how many parts were tested together.
         parts: how many parts the model has in all.
+        said: what the model says after the prompt instead of the answer; empty if it says the answer.
     """
 
     removed: Trial
     kept: Trial
     tested: int
     parts: int
+    said: str = ""
 
     @property
     def passed(self) -> bool:
         """Whether the behavior is explained."""
-        return self.removed.passed and self.kept.passed
+        return not self.said and self.removed.passed and self.kept.passed
 
     @property
     def failures(self) -> tuple[str, ...]:
         """What failed, in words."""
-        said = []
+        said = [f"the model does not say the answer but {self.said}"] if self.said else []
         for verb, trial in (("removing them loses", self.removed), ("keeping only them brings back", self.kept)):
             if not trial.enough:
                 said.append(f"{verb} {whole(trial.share)} of the preference, at least {whole(trial.needed)} is needed")
+            elif trial.spread.estimate > RANDOM_AT_MOST:
+                said.append(f"{verb} {whole(trial.share)}, but random parts do {whole(trial.spread.estimate)}")
             elif not trial.special:
                 n = len(trial.random)
                 said.append(f"{n - trial.beaten} of {n} random sets do as much (p = {trial.p:.2f})")
@@ -132,12 +139,14 @@ def verify(pair: Pair, grids: Sequence[Grid], named: Sequence[Component], seed: 
         [(site, None) for site in group] for group in (chosen, *_random_sets(others, chosen, count, seed))
     ]
     without, only = pair.removed(sets, "removing parts"), pair.restored(sets, "keeping parts")
+    top = Prediction.of(pair.model, question.clean_logits, 1).tokens[0]
     lost, back = (1 - question.restored(without)).tolist(), question.restored(only).tolist()
     return Verification(
         _trial(lost, MUST_REMOVE, Prediction.of(pair.model, without[0], 3), seed),
         _trial(back, MUST_KEEP, Prediction.of(pair.model, only[0], 3), seed),
         len(chosen),
         len(everything),
+        "" if top.id == question.answer.id else str(top),
     )
 
 
