@@ -1,31 +1,17 @@
 """A worker without an engine: its tasks return what they are told."""
 
-import time
-
 import numpy as np
 from benchmarks.harness.serve import serve
 
 
 def values(engine, args):
-    """Return `values` after `sleep` seconds; preparing takes `prepare` seconds and is not timed."""
-    time.sleep(args.get("prepare", 0.0))
+    """Return `values` times the number of layers."""
 
     def work():
-        time.sleep(args.get("sleep", 0.0))
         print("a library prints to standard output")
         return {"values": np.array(args["values"], dtype=float) * engine["layers"]}
 
     return work
-
-
-def deferred(engine, args):
-    """Arrange the results for 0.3 s, when the clock has stopped."""
-
-    def arrange():
-        time.sleep(0.3)
-        return {"values": np.array(args["values"])}
-
-    return lambda: arrange
 
 
 def allocate(engine, args):
@@ -47,5 +33,5 @@ def die(engine, args):
 
 
 if __name__ == "__main__":
-    tasks = {"values": values, "deferred": deferred, "allocate": allocate, "fail": fail, "die": die}
+    tasks = {"values": values, "allocate": allocate, "fail": fail, "die": die}
     serve(lambda settings: {"layers": settings["layers"] or 1}, tasks, "numpy")

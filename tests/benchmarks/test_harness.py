@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks.harness import environments, growth, results
+from benchmarks.harness import environments, growth, results, serve
 from benchmarks.harness.growth import Growth
 from benchmarks.harness.pairing import Row, Side, difference, measure
-from benchmarks.harness.worker import Engine, Worker, WorkerFailed, Workers
+from benchmarks.harness.worker import Answer, Engine, Worker, WorkerFailed, Workers
 
 SETTINGS = {"threads": 1, "clock": "wall", "layers": None}
 ECHO = Engine("tests.benchmarks.echo_worker")
@@ -24,16 +24,40 @@ def worker():
     made.close()
 
 
-@pytest.fixture
-def workers():
-    with Workers({"a": ECHO, "b": ECHO}, SETTINGS) as made:
-        yield made
+class Instant:
+    """Stands for workers: a request says how long it takes, so nothing here depends on the machine."""
+
+    def __init__(self):
+        self.asked = []
+
+    def get(self, engine, layers=None):
+        self.engine, self.layers = engine, layers or 1
+        return self
+
+    def ask(self, task, args, save=None):
+        self.asked.append(self.engine)
+        if save is not None:
+            np.savez(save, values=np.array(args["values"], dtype=float))
+        return Answer(args["seconds"] * self.layers, None if save is None else 100.0)
 
 
-def test_worker_times_only_the_work(worker):
-    answer = worker.ask("values", {"values": [1], "prepare": 0.4, "sleep": 0.02})
-    assert 0.02 <= answer.seconds < 0.3
-    assert worker.ask("deferred", {"values": [1]}).seconds < 0.2
+def side(engine, values, seconds=1.0, **more):
+    return Side(engine, "any", {"values": values, "seconds": seconds}, **more)
+
+
+def test_only_the_work_is_timed(tmp_path):
+    now = 0.0
+
+    def passes(seconds, result):
+        nonlocal now
+        now += seconds
+        return result
+
+    arranged = {"x": np.ones(2)}
+    deferred = serve._timed(lambda: passes(3.0, lambda: passes(40.0, arranged)), lambda: now, str(tmp_path / "x.npz"))
+    assert deferred["seconds"] == 3.0 and now == 43.0
+    assert np.load(tmp_path / "x.npz")["x"].tolist() == [1.0, 1.0]
+    assert serve._timed(lambda: passes(2.0, arranged), lambda: now, None) == {"seconds": 2.0, "peak_mb": None}
 
 
 def test_results_come_back_and_prints_do_not_disturb(worker, tmp_path):
@@ -64,11 +88,12 @@ def test_a_dead_worker_tells_what_it_said(worker):
         worker.ask("die", {})
 
 
-def test_workers_are_kept_by_model_and_cut_ones_can_be_closed(workers):
-    whole, cut = workers.get("a"), workers.get("a", 3)
-    assert workers.get("a") is whole and cut is not whole
-    workers.close(cut_only=True)
-    assert workers.get("a") is whole and workers.get("a", 3) is not cut
+def test_workers_are_kept_by_model_and_cut_ones_can_be_closed():
+    with Workers({"a": ECHO}, SETTINGS) as made:
+        whole, cut = made.get("a"), made.get("a", 3)
+        assert made.get("a") is whole and cut is not whole
+        made.close(cut_only=True)
+        assert made.get("a") is whole and made.get("a", 3) is not cut
 
 
 def test_versions_are_those_of_the_peers(monkeypatch):
@@ -81,42 +106,45 @@ def test_versions_are_those_of_the_peers(monkeypatch):
         assert made.versions()["numpy on torch"] == version("torch")
 
 
-def test_measure_ratio_scale_and_agreement(workers):
-    ours = Side("a", "values", {"values": [1.0, 2.0], "sleep": 0.02})
-    theirs = Side("b", "values", {"values": [1.0, 2.5], "sleep": 0.06}, scale=2.0)
-    timing = measure(Row("w", "p", ours, theirs, rounds=5), workers, seconds=0)
-    assert len(timing.ours) == len(timing.theirs) == 5
-    assert 3 < timing.ratio < 8
-    assert timing.agree == pytest.approx(0.2)
-    low, high = timing.spread
-    assert low <= high
-    assert list(timing.record()) == [
-        "work",
-        "peer",
-        "ours_seconds",
-        "peer_seconds",
-        "ratio",
-        "ours_peak_mb",
-        "peer_peak_mb",
-        "agree",
-    ]
-    assert timing.record()["work"] == "w"
+def test_measure_ratio_scale_and_agreement():
+    row = Row("w", "p", side("a", [1.0, 2.0], 2.0), side("b", [1.0, 2.5], 3.0, scale=4.0))
+    timing = measure(row, Instant(), seconds=0)
+    assert timing.ours == (2.0,) * 5 and timing.theirs == (12.0,) * 5
+    assert timing.spread == (6.0, 6.0)
+    assert timing.record() == {
+        "work": "w",
+        "peer": "p",
+        "ours_seconds": 2.0,
+        "peer_seconds": 12.0,
+        "ratio": 6.0,
+        "ours_peak_mb": 100.0,
+        "peer_peak_mb": 100.0,
+        "agree": 0.2,
+    }
 
 
-def test_rounds_alternate_who_goes_first(workers, monkeypatch):
-    order = []
-    ask = Side.ask
-    monkeypatch.setattr(Side, "ask", lambda self, *a, **k: order.append(self.engine) or ask(self, *a, **k))
-    side = {name: Side(name, "values", {"values": [1.0]}) for name in "ab"}
-    timing = measure(Row("w", "p", side["a"], side["b"]), workers, rounds=4)
-    assert order[2:] == ["a", "b", "b", "a", "a", "b", "b", "a"]
-    assert timing.record()["work"] == "w; median of 4"
+def test_rounds_follow_the_time_and_few_are_said():
+    def rounds(seconds, aim, most=15):
+        row = Row("w", "p", side("a", [1.0], seconds), side("b", [1.0], seconds), rounds=most)
+        timing = measure(row, Instant(), seconds=aim)
+        return len(timing.ours), timing.record()["work"]
+
+    assert rounds(1.0, 20.0) == (10, "w")
+    assert rounds(1.0, 1000.0) == (15, "w")
+    assert rounds(25.0, 1.0) == (5, "w")
+    assert rounds(31.0, 1.0) == (3, "w; median of 3")
 
 
-def test_warm_and_check_replace_parts_of_the_request(workers):
-    ours = Side("a", "values", {"values": [3.0]})
-    theirs = Side("b", "values", {"values": [4.0], "sleep": 0.3}, warm={"sleep": 0.0}, check={"values": [3.0]})
-    assert measure(Row("w", "p", ours, theirs), workers, rounds=1).agree == 0.0
+def test_rounds_alternate_who_goes_first():
+    workers = Instant()
+    measure(Row("w", "p", side("a", [1.0]), side("b", [1.0])), workers, rounds=4)
+    assert workers.asked[2:] == ["a", "b", "b", "a", "a", "b", "b", "a"]
+
+
+def test_warm_and_check_replace_parts_of_the_request():
+    theirs = side("b", [4.0], 9.0, warm={"seconds": 0.0}, check={"values": [3.0], "seconds": 0.5})
+    timing = measure(Row("w", "p", side("a", [3.0]), theirs), Instant(), rounds=2)
+    assert timing.agree == 0.0 and timing.theirs == (9.0, 9.0)
 
 
 def test_difference():
@@ -139,14 +167,13 @@ def test_exponent_of_known_laws():
         growth.exponent([3, 3], [1, 2])
 
 
-def test_growth_record(workers):
-    def row(n):
-        return Row("w", "p", *(Side(e, "values", {"values": [1.0], "sleep": 0.02 * n}, layers=n) for e in "ab"))
-
-    grown = Growth("layers", {n: row(n) for n in (1, 4)})
-    record = growth.record(grown, [measure(r, workers, rounds=1) for r in grown.rows.values()])
-    assert record["sizes"] == [1, 4] and record["axis"] == "layers"
-    assert record["ours_exponent"] == pytest.approx(1.0, abs=0.3)
+def test_growth_record():
+    rows = {n: Row("w", "p", side("a", [1.0], layers=n), side("b", [1.0], layers=n**2)) for n in (1, 2, 4)}
+    timings = [measure(row, Instant(), rounds=1) for row in rows.values()]
+    record = growth.record(Growth("layers", rows), timings)
+    assert record["sizes"] == [1, 2, 4] and record["axis"] == "layers"
+    assert record["ours_seconds"] == [1.0, 2.0, 4.0] and record["peer_seconds"] == [1.0, 4.0, 16.0]
+    assert record["ours_exponent"] == 1.0 and record["peer_exponent"] == 2.0
 
 
 def test_environment_is_built_once_and_again_when_requirements_change(tmp_path, monkeypatch):
@@ -188,15 +215,15 @@ def test_environment_made_by_hand_is_used_as_it_is(tmp_path, monkeypatch):
     assert environments.python_of("nnsight") == python
 
 
-def test_results_file(tmp_path, monkeypatch, workers, capsys):
+def test_results_file(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(results, "_FOLDER", tmp_path)
-    side = {name: Side(name, "values", {"values": [1.0]}) for name in "ab"}
-    timing = measure(Row("some work", "a peer", side["a"], side["b"]), workers, rounds=5)
-    path = results.write("bench", [timing], [], workers.versions(), {"threads": 7})
+    timing = measure(Row("some work", "a peer", side("a", [1.0]), side("b", [1.0])), Instant(), rounds=5)
+    path = results.write("bench", [timing], [], {"peer": "4.3"}, {"threads": 7})
     found = json.loads(path.read_text())
     assert path.name == "bench.json" and list(found) == ["machine", "versions", "rows", "growth"]
     assert found["rows"] == [timing.record()]
     assert found["machine"]["threads"] == 7 and found["versions"]["torch"] == version("torch")
+    assert found["versions"]["peer"] == "4.3"
     wanted = [replace(timing, row=replace(timing.row, goal=g)) for g in (0.0, 1e9)]
     results.table(wanted, [])
     shown = capsys.readouterr().out
