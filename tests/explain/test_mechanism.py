@@ -78,12 +78,32 @@ def trial(share: float, random: float) -> verification.Trial:
         ((0.9, 0.1), (0.4, 0.1), False),  # too little comes back
         ((0.9, 0.95), (0.8, 0.1), False),  # random parts do as much
         ((0.9, 0.1), (0.8, 0.8), False),
+        ((0.9, 0.3), (0.8, 0.1), False),  # random parts do nearly as much
+        ((0.9, 0.1), (0.8, 0.3), False),
     ],
 )
 def test_both_tests_decide(removed: tuple[float, float], kept: tuple[float, float], passes: bool) -> None:
     result = verification.Verification(trial(*removed), trial(*kept), 3, 15)
     assert result.passed is passes
     assert bool(result.failures) is not passes
+    other = verification.Verification(trial(*removed), trial(*kept), 3, 15, said="' fox'")
+    assert not other.passed and "' fox'" in other.failures[0]
+
+
+def test_an_answer_the_model_does_not_give_is_not_explained(question: Question) -> None:
+    change = question.clean_logits - question.corrupted_logits
+    spaced = [i for i in change.argsort(descending=True).tolist() if 19 < i < 36]  # words with a leading space
+    answer, foil = (tiny.tokenizer().decode([spaced[i]]) for i in (0, -1))
+    e = mn.explain(
+        tiny.SENTENCE,
+        tiny.lonely(),
+        answer=answer,
+        foil=foil,
+        counterfactual=question.counterfactual,
+        quiet=True,
+    )
+    assert e.question.answer.text == answer != e.prediction.tokens[0].text and not e.explained
+    assert str(e.prediction.tokens[0]) in e.verification.failures[0]
 
 
 def test_named_parts_leave_as_many_to_compare_with(found: Explanation) -> None:
@@ -176,6 +196,7 @@ def test_a_swap_is_one_token_of_the_same_kind(question: Question) -> None:
     logits = model.run(question.clean).logits[0].float()
     ranked = swaps(model, question.clean, logits, log_odds(question.answer.id))
     assert ranked and ranked == sorted(ranked, key=lambda s: -s.worth)
+    ids = question.clean.input_ids
     for swap in ranked:
         assert 0 < swap.position < question.length - 1
         assert swap.old.text[0].isspace() == swap.new.text[0].isspace() and swap.old.id != swap.new.id
@@ -185,6 +206,8 @@ def test_a_swap_is_one_token_of_the_same_kind(question: Question) -> None:
         score = log_odds(question.answer.id)
         assert swap.loss == pytest.approx(float(score(logits[-1:])[0] - score(after)[0]), abs=1e-3)
         assert swap.loss >= 2
+        texts = [model.run(x).logits[0, :-1].log_softmax(-1).gather(1, x[0, 1:, None]).sum() for x in (changed, ids)]
+        assert swap.plausibility == pytest.approx(float(texts[0] - texts[1]), abs=1e-3)
 
 
 def test_two_rounds_find_the_best_swap(question: Question, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,9 +216,9 @@ def test_two_rounds_find_the_best_swap(question: Question, monkeypatch: pytest.M
     score, tried = log_odds(question.answer.id), []
     measure = counterfactual._measure
 
-    def counted(model: mn.Model, ids: torch.Tensor, logits: torch.Tensor, trials: list, score: object) -> list:
+    def counted(model: mn.Model, prompt: mn.Batch, logits: torch.Tensor, trials: list, score: object) -> list:
         tried.extend(trials)
-        return measure(model, ids, logits, trials, score)
+        return measure(model, prompt, logits, trials, score)
 
     monkeypatch.setattr(counterfactual, "_measure", counted)
     monkeypatch.setattr(counterfactual, "SIMILAR", -1.0)
@@ -213,7 +236,7 @@ def test_two_rounds_find_the_best_swap(question: Question, monkeypatch: pytest.M
     assert max(swap.loss for swap in found) > best / 2
 
     tried.clear()
-    monkeypatch.setattr(counterfactual, "SCANNED", 2 * question.length)
+    monkeypatch.setattr(counterfactual, "SCANNED", 2)
     swaps(model, question.clean, logits, score)
     assert {position for position, _ in tried} == {question.length - 1, question.length - 2}
 

@@ -11,7 +11,7 @@ from mechanome.explain.components import Component
 from mechanome.explain.effects import Grid
 from mechanome.explain.explanation import Explanation
 from mechanome.explain.tokens import quoted, whole
-from mechanome.explain.verification import LEVEL, MUST_KEEP, MUST_REMOVE
+from mechanome.explain.verification import LEVEL, MUST_KEEP, MUST_REMOVE, RANDOM_AT_MOST
 from mechanome.report import (
     Bars,
     Contest,
@@ -265,10 +265,10 @@ def _measured(e: Explanation) -> Iterator[Line]:
         f"negative.",
     )
     yield (
-        "Test. Explained means: removing the named parts loses at least "
-        f"{whole(MUST_REMOVE)} and keeping only them brings back at least {whole(MUST_KEEP)}, and in both they beat "
-        f"random sets of as many parts of each kind with p \u2264 {LEVEL}, p = (1 + sets that do as well) / (1 + "
-        f"sets).",
+        f"Test. Explained means: the answer is what the model says; removing the named parts loses at least "
+        f"{whole(MUST_REMOVE)} and keeping only them brings back at least {whole(MUST_KEEP)}; in both, random sets of "
+        f"as many parts of each kind do at most {whole(RANDOM_AT_MOST)} on average, and the named parts beat them with p "
+        f"\u2264 {LEVEL}, p = (1 + sets that do as well) / (1 + sets).",
     )
     for note in e.notes:
         yield (f"Note: {note}.",)

@@ -168,6 +168,7 @@ def _record(e: Explanation) -> dict[str, Any]:
         "verification": {
             "tested": e.verification.tested,
             "parts": e.verification.parts,
+            "said_instead": e.verification.said,
             "remove": _trial(e.verification.removed),
             "keep": _trial(e.verification.kept),
         },

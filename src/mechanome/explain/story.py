@@ -72,7 +72,7 @@ def verdict(e: Explanation) -> Line:
             f"{whole(v.kept.spread.estimate)}.",
         )
     reasons = "; ".join(v.failures)
-    return (f"The strongest parts are listed below, but they are not the mechanism: {reasons}.",)
+    return (f"The strongest parts are listed below, but they are not shown to be the mechanism: {reasons}.",)
 
 
 def story(e: Explanation) -> tuple[Line, ...]:
