@@ -164,6 +164,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", choices=[*GROUPS, "growth"], help="these groups; nothing is recorded")
     parser.add_argument("--peer", help="only rows whose peer contains this; nothing is recorded")
     parser.add_argument("--rounds", type=int, help="exactly so many rounds; nothing is recorded")
+    parser.add_argument("--record", action="store_true", help="record a partial run too; the file says what was run")
     parser.add_argument("--seconds", type=float, default=30.0, help="aim of timed seconds a row (default 30)")
     parser.add_argument("--threads", type=int, default=2, help="torch threads of every worker (default 2)")
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu counts processor seconds")
@@ -196,7 +197,10 @@ def main(argv: list[str] | None = None) -> int:
         print(f"DIFFERENT NUMBERS ({t.agree:.2e}): {t.row.peer} | {t.row.work}", file=sys.stderr)
     if wrong:
         return 1
-    if options.only or options.peer or options.rounds:
+    partial = bool(options.only or options.peer or options.rounds)
+    if partial:
+        conditions |= {"partial": True, "rounds": options.rounds, "groups": wanted, "peers": options.peer or "all"}
+    if partial and not options.record:
         print("a partial run: nothing was recorded", file=sys.stderr)
     else:
         print(f"wrote {results.write('engine', timings, growth_records, packages, conditions)}", file=sys.stderr)

@@ -70,6 +70,8 @@ class Opened:
         taps.install(module, "begin")
         self._taps: dict[Site, taps.Tap] = {}
         self._sites: tuple[Site, ...] | None = None
+        self._expanded: dict[str | Site, tuple[Site, ...]] = {}
+        self._arguments: frozenset[str] | None = None
 
     # What is there -------------------------------------------------------------------------------------------
 
@@ -117,7 +119,9 @@ class Opened:
 
     def accepts(self, argument: str) -> bool:
         """Whether the model's forward names this argument."""
-        return argument in inspect.signature(self.core.forward).parameters
+        if self._arguments is None:
+            self._arguments = frozenset(inspect.signature(self.core.forward).parameters)
+        return argument in self._arguments
 
     def weights_state(self) -> tuple[int, int]:
         """Changes whenever this model's weights do, by whatever hand: an optimizer, an edit, another model's."""
@@ -171,6 +175,7 @@ class Opened:
         self._read_only = {parse(site): why for site, why in report.read_only.items()}
         self.volatile = {parse(site) for site in report.volatile}
         self._sites = None
+        self._expanded.clear()
 
     def serves(self, site: str | Site) -> bool:
         """Whether this model can read a site."""
@@ -186,7 +191,14 @@ class Opened:
 
     def expand(self, patterns: str | Site | Iterable[str | Site]) -> list[Site]:
         """Sites and globs to sites: `model.expand(["z.*", "resid_post.3-7"])`."""
-        return expand(patterns, self.sites)
+        if patterns is None:
+            raise BadInput("sites", "there are none", "name one, such as 'resid_post.5', or leave the argument out")
+        found: dict[Site, None] = {}
+        for pattern in [patterns] if isinstance(patterns, (str, Site)) else patterns:
+            if not isinstance(pattern, (str, Site)) or pattern not in self._expanded:
+                self._expanded[pattern] = tuple(expand(pattern, self.sites))
+            found |= dict.fromkeys(self._expanded[pattern])
+        return list(found)
 
     def path_axes(self, site: Site, dims: int) -> tuple[str, ...]:
         """Axis names of a `path:` site: the user's, else a default by number of axes."""

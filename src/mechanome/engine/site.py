@@ -103,6 +103,8 @@ class Site:
     @property
     def whole(self) -> Site:
         """The same site without head, kv, neuron and expert: the tensor as the model holds it."""
+        if self.head is None and self.kv is None and self.neuron is None and self.expert is None:
+            return self  # the usual case, asked for often
         return replace(self, head=None, kv=None, neuron=None, expert=None)
 
     @property
