@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -162,7 +163,8 @@ def main(argv: list[str] | None = None) -> int:
     """Run the benchmark; 1 if any numbers differ."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.engine", description=__doc__)
     parser.add_argument("--only", nargs="+", choices=[*GROUPS, "growth"], help="these groups; nothing is recorded")
-    parser.add_argument("--peer", help="only rows whose peer contains this; nothing is recorded")
+    parser.add_argument("--peer", help="only rows whose peer matches this pattern; nothing is recorded")
+    parser.add_argument("--work", help="only rows whose work matches this pattern; nothing is recorded")
     parser.add_argument("--rounds", type=int, help="exactly so many rounds; nothing is recorded")
     parser.add_argument("--record", action="store_true", help="record a partial run too; the file says what was run")
     parser.add_argument("--seconds", type=float, default=30.0, help="aim of timed seconds a row (default 30)")
@@ -174,7 +176,7 @@ def main(argv: list[str] | None = None) -> int:
     settings = {"folder": str(folder), "threads": options.threads, "clock": options.clock, "layers": None}
     wanted = options.only or [*GROUPS, "growth"]
     chosen = [r for name in GROUPS if name in wanted for r in GROUPS[name](tokenizer)]
-    chosen = [r for r in chosen if (options.peer or "") in r.peer]
+    chosen = [r for r in chosen if re.search(options.peer or "", r.peer) and re.search(options.work or "", r.work)]
     conditions = {"threads": options.threads, "clock": options.clock, "load_before": round(os.getloadavg()[0], 2)}
     begun = time.monotonic()
     with Workers(ENGINES, settings) as workers:
@@ -197,9 +199,15 @@ def main(argv: list[str] | None = None) -> int:
         print(f"DIFFERENT NUMBERS ({t.agree:.2e}): {t.row.peer} | {t.row.work}", file=sys.stderr)
     if wrong:
         return 1
-    partial = bool(options.only or options.peer or options.rounds)
+    partial = bool(options.only or options.peer or options.work or options.rounds)
     if partial:
-        conditions |= {"partial": True, "rounds": options.rounds, "groups": wanted, "peers": options.peer or "all"}
+        conditions |= {
+            "partial": True,
+            "rounds": options.rounds,
+            "groups": wanted,
+            "peers": options.peer or "all",
+            "work": options.work or "all",
+        }
     if partial and not options.record:
         print("a partial run: nothing was recorded", file=sys.stderr)
     else:
