@@ -8,6 +8,7 @@ import pytest
 import tiny
 import torch
 
+import families
 import mechanome as mn
 from mechanome.core import BadInput, bootstrap
 from mechanome.explain import Explanation, Grid, components, counterfactual, effects, pair, verification
@@ -279,3 +280,22 @@ def test_the_story_says_what_was_measured(found: Explanation) -> None:
     swap = found.question.swap
     assert swap is not None and f"Swap {swap.old.text.strip()} for {swap.new.text.strip()}" in said
     assert "up to layer 1, then at" in said
+
+
+@pytest.mark.parametrize(
+    ("family", "points", "left_out"),
+    [
+        ("gemma2", ["z", "mlp_out"], ""),
+        ("jamba", ["z", "mlp_out", "mixer_out"], "JambaMambaDecoderLayer has no attention"),
+    ],
+)
+def test_other_families(family: str, points: list[str], left_out: str) -> None:
+    """Soft-caps, windows, and layers without attention: every part is there, and what is left out is said."""
+    model = mn.load(families.build(family), tokenizer=tiny.tokenizer(), check="off")
+    e = mn.explain(tiny.SENTENCE, model, quiet=True)
+    assert [grid.point for grid in e.parts] == points and all(grid.complete for grid in e.parts)
+    assert (e.hidden is None) is bool(left_out) and left_out in " ".join(e.left_out) and "Fix" not in str(e.left_out)
+    assert e.lens is not None and e.lens.answer_rank[-1] == 1, "the lens goes through the model's own soft-cap"
+    own = e.question.clean_logits.log_softmax(-1)[e.question.answer.id]
+    assert float(e.lens.answer[-1]) == pytest.approx(float(own), abs=1e-4)
+    assert e.verdict.capitalize() in e.html()

@@ -267,8 +267,8 @@ def _measured(e: Explanation) -> Iterator[Line]:
     yield (
         f"Test. Explained means: the answer is what the model says; removing the named parts loses at least "
         f"{whole(MUST_REMOVE)} and keeping only them brings back at least {whole(MUST_KEEP)}; in both, random sets of "
-        f"as many parts of each kind do at most {whole(RANDOM_AT_MOST)} on average, and the named parts beat them with p "
-        f"\u2264 {LEVEL}, p = (1 + sets that do as well) / (1 + sets).",
+        f"as many parts of each kind do at most {whole(RANDOM_AT_MOST)} on average, and the named parts beat them with "
+        f"p \u2264 {LEVEL}, p = (1 + sets that do as well) / (1 + sets).",
     )
     for note in e.notes:
         yield (f"Note: {note}.",)

@@ -50,7 +50,7 @@ def hide(model: Model, question: Question) -> Hidden:
     n = question.length
     layers = range(model.n_layers)
     if why := next(filter(None, (model.why_not_edit(f"scores.{layer}") for layer in layers)), None):
-        raise NotServed("hiding tokens", why, "none: this part is left out")
+        raise NotServed("hiding tokens", why.partition(". Fix: ")[0], "none: this part is left out")
     if n < 2:
         raise NotServed("hiding tokens", "the prompt has one token", "write a longer prompt")
     size = -(-(n - 1) // max(1, min(n - 1, TOKENS // n)))
