@@ -196,7 +196,7 @@ def test_a_swap_is_one_token_of_the_same_kind(question: Question) -> None:
     model = tiny.lonely()
     logits = model.run(question.clean).logits[0].float()
     ranked = swaps(model, question.clean, logits, log_odds(question.answer.id))
-    assert ranked and ranked == sorted(ranked, key=lambda s: -s.worth)
+    assert ranked and ranked == sorted(ranked, key=lambda s: (not s.flips, -s.worth))
     ids = question.clean.input_ids
     for swap in ranked:
         assert 0 < swap.position < question.length - 1
@@ -206,7 +206,7 @@ def test_a_swap_is_one_token_of_the_same_kind(question: Question) -> None:
         after = model.run(changed, logits="last").logits
         score = log_odds(question.answer.id)
         assert swap.loss == pytest.approx(float(score(logits[-1:])[0] - score(after)[0]), abs=1e-3)
-        assert swap.loss >= 2
+        assert swap.loss >= 2 and swap.flips is (int(after.argmax()) != int(logits[-1].argmax()))
         texts = [model.run(x).logits[0, :-1].log_softmax(-1).gather(1, x[0, 1:, None]).sum() for x in (changed, ids)]
         assert swap.plausibility == pytest.approx(float(texts[0] - texts[1]), abs=1e-3)
 
@@ -280,6 +280,11 @@ def test_the_story_says_what_was_measured(found: Explanation) -> None:
     swap = found.question.swap
     assert swap is not None and f"Swap {swap.old.text.strip()} for {swap.new.text.strip()}" in said
     assert "up to layer 1, then at" in said
+    page = str(found)
+    assert (
+        "EXPLAINED" in page and "head 1.3" in page and "keep only" in page and max(map(len, page.splitlines())) <= 100
+    )
+    assert found._repr_html_().startswith("<iframe")
 
 
 @pytest.mark.parametrize(

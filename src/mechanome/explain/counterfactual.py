@@ -2,9 +2,10 @@
 
 A swap is worth something if three things hold. The new token must be a real alternative: among those the model itself
 expects at that place, the nearest to the old one in the embedding (France: Italy, Spain, England). The prompt must
-stay plausible. And the answer must lose. Swaps are ranked by what the answer loses minus what the prompt's
-log-probability loses, both in nats, each measured exactly. The last token is swapped only if no other one helps,
-because that asks another question rather than the same question about something else.
+stay plausible. And the answer must lose. Swaps after which the model says something else come first; among them they
+are ranked by what the answer loses minus what the prompt's log-probability loses, both in nats, each measured exactly.
+The last token is swapped only if no other one helps, because that asks another question rather than the same question
+about something else.
 
 A prompt with many alternatives is searched in two rounds: the nearest alternative of each token, then all alternatives
 of the tokens where that did most. (A gradient does not tell them apart: measured, it has no rank correlation with what
@@ -57,6 +58,7 @@ class Swap:
         new: what the counterfactual has there.
         loss: what the answer loses, in nats.
         plausibility: log-probability of the counterfactual's text minus that of the prompt's, in nats.
+        flips: whether the likeliest next token is another one.
     """
 
     position: int
@@ -64,6 +66,7 @@ class Swap:
     new: Token
     loss: float
     plausibility: float
+    flips: bool = True
 
     @property
     def worth(self) -> float:
@@ -121,7 +124,7 @@ def swaps(model: Model, prompt: Batch, logits: Tensor, score: Score) -> list[Swa
             f"{len(measured)} swaps of one token were tried, and {fell}" if measured else "no token has an alternative",
             "give --counterfactual: a prompt of as many tokens that has another answer",
         )
-    return sorted(inner or found, key=lambda swap: -swap.worth)
+    return sorted(inner or found, key=lambda swap: (not swap.flips, -swap.worth))
 
 
 def swapped(ids: Tensor, position: int, new: int) -> list[int]:
@@ -200,10 +203,11 @@ def _measure(model: Model, prompt: Batch, logits: Tensor, trials: Sequence[_Tria
         changed = run.logits.float().cpu()
         losses = (before - score(changed[:, -1])).tolist()
         texts = (_text_log_prob(changed[:, first - seen :], rows[:, first:]) - base).tolist()
-        for (position, new), loss, text, row in zip(piece, losses, texts, rows):
+        flips = (changed[:, -1].argmax(-1) != logits[-1].argmax()).tolist()
+        for (position, new), loss, text, flip, row in zip(piece, losses, texts, flips, rows):
             old = Token.of(model, int(ids[position]))
             plausibility = text + float(entry[row[first]] - entry[ids[first]])
-            found.append(Swap(position, old, Token.of(model, new), loss, plausibility))
+            found.append(Swap(position, old, Token.of(model, new), loss, plausibility, flip))
     return found
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from rich.console import Console
 from torch import Tensor
 
 from mechanome.core import Table, plain
@@ -132,6 +134,11 @@ class Explanation:
         from mechanome.explain.terminal import page
 
         return page(self)
+
+    def __str__(self) -> str:
+        out = io.StringIO()
+        Console(file=out, width=100, color_system=None).print(self)
+        return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
 def _record(e: Explanation) -> dict[str, Any]:

@@ -99,11 +99,12 @@ def _prediction(e: Explanation) -> Line:
 
 def _contrast(e: Explanation) -> Line:
     q, top = e.question, e.counter_prediction.tokens[0]
-    then: Line = (said(e, top), f" ({percent(e.counter_prediction.probabilities[0])}).")
+    still = "still " if top.id == e.prediction.tokens[0].id else ""
+    then: Line = (f"it is {still}", said(e, top), f" ({percent(e.counter_prediction.probabilities[0])}).")
     if len(q.differing) == 1:
         p = q.differing[0]
-        return ("Swap ", token(q.tokens[p]), " for ", token(q.other_tokens[p]), ", and it is ", *then)
-    return (f"After the counterfactual, which differs in {len(q.differing)} tokens, it is ", *then)
+        return ("Swap ", token(q.tokens[p]), " for ", token(q.other_tokens[p]), ", and ", *then)
+    return (f"After the counterfactual, which differs in {len(q.differing)} tokens, ", *then)
 
 
 def _hidden(e: Explanation) -> Line:

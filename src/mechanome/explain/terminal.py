@@ -101,7 +101,7 @@ def _tests(e: Explanation) -> Padding:
             name,
             f"{whole(trial.share)}",
             f"{whole(trial.needed)}",
-            f"{whole(spread.estimate)} [{100 * spread.lo:.0f}, {100 * spread.hi:.0f}]",
+            f"{whole(spread.estimate)} [{round(100 * spread.lo)}, {round(100 * spread.hi)}]",
             f"{trial.p:.2f}",
             Text(_token(trial.after.tokens[0].text)),
         )

@@ -42,14 +42,14 @@ def visible(text: str) -> str:
     return text or "\u2205"
 
 
-def share(value: float | None, digits: int = 0) -> str:
-    """A share of 1 as a percentage, with a proper minus; nothing for None."""
+def number(value: float | None, digits: int = 2) -> str:
+    """A number with a proper minus, and no sign on zero; nothing for None."""
     if value is None:
         return ""
-    rounded = f"{100 * value:.{digits}f}"
-    return f"{'0' if float(rounded) == 0 and not digits else rounded}\u202f%".replace("-", "\u2212")
+    rounded = f"{value:.{digits}f}"
+    return (rounded.removeprefix("-") if float(rounded) == 0 else rounded).replace("-", "\u2212")
 
 
-def number(value: float | None, digits: int = 2) -> str:
-    """A number with a proper minus; nothing for None."""
-    return "" if value is None else f"{value:.{digits}f}".replace("-", "\u2212")
+def share(value: float | None, digits: int = 0) -> str:
+    """A share of 1 as a percentage; nothing for None."""
+    return "" if value is None else f"{number(100 * value, digits)}\u202f%"
