@@ -21,6 +21,7 @@ lint: $(VENV)/.installed
 
 docs: $(VENV)/.installed
 	$(BIN)/python scripts/family_matrix.py
+	$(BIN)/python scripts/benchmark_table.py
 
 bench-engine: $(VENV)/.installed
 	$(BIN)/python -m benchmarks.engine

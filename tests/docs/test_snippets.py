@@ -41,6 +41,14 @@ def test_there_is_something_to_run() -> None:
     assert sum(len(snippets(page)) for page in PAGES) > 20
 
 
+def test_the_speed_table_is_that_of_the_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    import benchmark_table
+
+    text = benchmark_table.README.read_text(encoding="utf-8")
+    assert benchmark_table.page(text) == text, "run make docs"
+
+
 @pytest.mark.parametrize("page", [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")], ids=lambda p: p.stem)
 def test_links_between_pages_exist(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8")):
