@@ -103,7 +103,28 @@ class LogitDiff:
 
 
 @dataclass(frozen=True)
-class LogProb:
+class _OfAnswer:
+    """A metric of one answer per example.
+
+    Args:
+        answer: token ids, one for all examples or one each.
+
+    Raises:
+        BadInput: not token ids.
+    """
+
+    answer: int | Sequence[int] | Tensor
+
+    def __post_init__(self) -> None:
+        token_ids("answer", self.answer)
+
+    def check(self, examples: int) -> None:
+        """As `LogitDiff.check`."""
+        one_each("answer", token_ids("answer", self.answer), examples)
+
+
+@dataclass(frozen=True)
+class LogProb(_OfAnswer):
     """Log-probability of the answer, in nats, computed in float32 or, for float64 logits, in float64.
 
     Args:
@@ -113,22 +134,13 @@ class LogProb:
         BadInput: not token ids.
     """
 
-    answer: int | Sequence[int] | Tensor
-
-    def __post_init__(self) -> None:
-        token_ids("answer", self.answer)
-
     def __call__(self, logits: Tensor, rows: Tensor) -> Tensor:
         precise = torch.promote_types(logits.dtype, torch.float32)
         return _pick(logits.to(precise).log_softmax(-1), "answer", self.answer, rows)
 
-    def check(self, examples: int) -> None:
-        """As `LogitDiff.check`."""
-        one_each("answer", token_ids("answer", self.answer), examples)
-
 
 @dataclass(frozen=True)
-class Logit:
+class Logit(_OfAnswer):
     """Logit of the answer.
 
     Args:
@@ -138,14 +150,5 @@ class Logit:
         BadInput: not token ids.
     """
 
-    answer: int | Sequence[int] | Tensor
-
-    def __post_init__(self) -> None:
-        token_ids("answer", self.answer)
-
     def __call__(self, logits: Tensor, rows: Tensor) -> Tensor:
         return _pick(logits, "answer", self.answer, rows)
-
-    def check(self, examples: int) -> None:
-        """As `LogitDiff.check`."""
-        one_each("answer", token_ids("answer", self.answer), examples)
