@@ -12,18 +12,29 @@ from torch import Tensor
 
 import mechanome as mn
 from families import build
-from mechanome.core import BadInput, BudgetTooSmall, NotFinite, NotServed, ShapeMismatch, TooFewRows
-from mechanome.heads import agreement, critical_auc, faithfulness, hit_at_k, leave_one_out, mask_tokens
+from mechanome.core import BadInput, BudgetTooSmall, NotFinite, NotServed, ShapeMismatch, TooFewRows, UnknownName
+from mechanome.heads import (
+    agreement,
+    critical_auc,
+    faithfulness,
+    hit_at_k,
+    leave_one_out,
+    mask_tokens,
+    masked_runs,
+    masking,
+    neighbors,
+)
 
 
-def by_hand(model: mn.Model, ids: Tensor, hidden: list[int], queries: list[int]) -> Tensor:
-    """Log-probabilities with the pattern of some queries zeroed at some keys and renormalized, one row at a time."""
+def by_hand(model: mn.Model, ids: Tensor, *cuts: tuple[list[int], list[int]]) -> Tensor:
+    """Log-probabilities with patterns zeroed at keys, for some queries, and renormalized: cuts of (keys, queries)."""
 
     def cut(pattern: Tensor) -> Tensor:  # `row query head key`
         new = pattern.clone()
-        rows = new[:, queries]
-        rows[..., hidden] = 0
-        new[:, queries] = rows / rows.sum(-1, keepdim=True)
+        for hidden, queries in cuts:
+            rows = new[:, queries]
+            rows[..., hidden] = 0
+            new[:, queries] = rows / rows.sum(-1, keepdim=True)
         return new
 
     edits = [mn.Custom(f"pattern.{layer}", cut) for layer in range(model.n_layers)]
@@ -37,7 +48,7 @@ def test_hiding_equals_a_pattern_edited_by_hand(name: str) -> None:
     model = opened(name)
     found = mask_tokens(model, IDS, [[2], [1, 5], [-2]], answer=33)
     for hidden, value in zip([[2], [1, 5], [6]], found.logprobs):
-        expected = by_hand(model, IDS, hidden, [7])[-1, 33]
+        expected = by_hand(model, IDS, (hidden, [7]))[-1, 33]
         assert float(value) == pytest.approx(float(expected), abs=1e-4)
     assert found.hidden == ((2,), (1, 5), (6,))
     assert found.base == pytest.approx(float(model.run(IDS).logits.log_softmax(-1)[0, -1, 33]), abs=1e-4)
@@ -48,7 +59,7 @@ def test_an_answer_of_several_tokens_is_hidden_from_all_that_predict_it() -> Non
     model, answer = opened("llama"), [33, 12, 50]
     found = mask_tokens(model, IDS, [[3], []], answer)
     longer = torch.cat([IDS, torch.tensor([answer[:-1]])], 1)
-    expected = by_hand(model, longer, [3], [7, 8, 9])[[7, 8, 9], answer].sum()
+    expected = by_hand(model, longer, ([3], [7, 8, 9]))[[7, 8, 9], answer].sum()
     assert float(found.logprobs[0]) == pytest.approx(float(expected), abs=1e-4)
     assert float(found.logprobs[1]) == pytest.approx(found.base, abs=1e-6)
     assert found.base == pytest.approx(float(model.logprob(IDS, [answer])[0]), abs=1e-4)
@@ -74,8 +85,66 @@ def test_only_the_last_query_is_blinded() -> None:
     """In the first layer the last position alone loses a key; what other positions took from it stays in the stream."""
     model = opened("gpt2")
     found = mask_tokens(model, IDS, [[2]], 33)
-    everyone = by_hand(model, IDS, [2], [3, 4, 5, 6, 7])[-1, 33]
+    everyone = by_hand(model, IDS, ([2], [3, 4, 5, 6, 7]))[-1, 33]
     assert abs(float(found.logprobs[0]) - float(everyone)) > 1e-3
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2", "qwen3"])
+def test_hiding_from_all_later_positions_equals_a_pattern_edited_by_hand(name: str) -> None:
+    model, answer = opened(name), [33, 12]
+    longer = torch.cat([IDS, torch.tensor([answer[:-1]])], 1)
+    later = {p: list(range(p + 1, 9)) for p in range(8)}
+    cases = {
+        (2,): [([2], later[2])],
+        (1, 2, 3): [([1, 2, 3], later[3])],  # neighbors still see each other
+        (5, 1): [([1], later[1]), ([5], later[5])],
+        (7,): [([7], later[7])],
+        (): [],
+    }
+    found = mask_tokens(model, IDS, list(cases), answer, hidden_from="later")
+    for cuts, value in zip(cases.values(), found.logprobs):
+        expected = by_hand(model, longer, *cuts)[[7, 8], answer].sum()
+        assert float(value) == pytest.approx(float(expected), abs=1e-4)
+    assert "every later position" in found.table().title and found.hidden == tuple(cases)
+    alone = leave_one_out(model, IDS, answer, hidden_from="later", positions=[2])
+    assert float(alone.effects[2]) == pytest.approx(float(found.drops[0]), abs=1e-5)
+    assert "every later position" in alone.table().title
+
+
+@pytest.mark.parametrize("hidden_from", ["last", "later"])
+def test_tokens_before_the_first_blinded_query_run_once(hidden_from: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With and without a shared prefix, in pieces of one row or in one piece: the same numbers, far fewer tokens."""
+    model = opened("llama")
+    sets, ran = [[6], [0], [2, 5], [], [3]], []
+    encoded = type(model).prefix
+
+    def counting(self: mn.Model, inputs: mn.Batch) -> object:
+        ran.append(inputs.input_ids.shape[1])
+        return encoded(self, inputs)
+
+    monkeypatch.setattr(type(model), "prefix", counting)
+
+    def read(logits: Tensor) -> Tensor:
+        assert logits.shape[1:] == (2, 97) and logits.dtype == torch.float32
+        return logits
+
+    runs = {"hidden_from": hidden_from, "continued": [12]}
+    shared = masked_runs(model, IDS, sets, read, **runs)  # type: ignore[arg-type]
+    assert ran == ([7] if hidden_from == "last" else [1])
+    monkeypatch.setattr(masking, "TOKENS_AT_ONCE", 1)
+    ran.clear()
+    single = masked_runs(model, IDS, sets, read, **runs)  # type: ignore[arg-type]
+    assert ran == ([7] * 5 if hidden_from == "last" else [1, 3, 4, 7, 7])
+    monkeypatch.setattr(masking, "can_prefix", lambda model: "no")
+    ran.clear()
+    plain = masked_runs(model, IDS, sets, read, **runs)  # type: ignore[arg-type]
+    assert not ran and shared.shape == (5, 2, 97)
+    assert torch.allclose(shared, plain, atol=1e-4) and torch.allclose(single, plain, atol=1e-4)
+
+
+def test_neighbors_cover_a_prompt() -> None:
+    assert neighbors(5, 9) == ((0,), (1,), (2,), (3,), (4,))
+    assert neighbors(5, 2) == ((0, 1, 2), (3, 4)) and neighbors(5, 0) == ((0, 1, 2, 3, 4),)
 
 
 @cache
@@ -175,6 +244,10 @@ def test_what_cannot_be_masked_is_refused() -> None:
         mask_tokens(opened("mamba"), IDS, [[1]])
     with pytest.raises(BadInput, match="position 8"):
         mask_tokens(model, IDS, [[8]])
+    with pytest.raises(UnknownName, match="later"):
+        mask_tokens(model, IDS, [[1]], hidden_from="latter")  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match="at least one"):
+        masked_runs(model, IDS, [], lambda logits: logits)
     with pytest.raises(BadInput, match="0 to 96"):
         mask_tokens(model, IDS, [[1]], 97)
     with pytest.raises(BadInput, match="one answer"):

@@ -1,22 +1,20 @@
-"""Logit lens: what the model would say if it stopped after each layer.
+"""Where in the layers the answer appears: `attribution.logit_lens` at the last position, asked about answer and foil.
 
-The residual stream at the last position goes through the model's own last norm, unembedding and soft-cap, whatever
-they are: it is written over the output of the last block, of a prompt of one token, and the model's own forward does
-the rest. So the last row is the model's prediction itself, bit by bit up to batching. The earlier rows are a reading,
-not a fact about the model: it never stops there, and early layers need not speak the language of the last one.
+The lens reads the residual stream after each layer as a prediction. That is a reading, not a fact about the model: it
+never stops there, and early layers need not speak the language of the last one. Added here are the ranks of answer and
+foil, and the layer from which on the answer stays on top.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
-from mechanome.core import NotServed
-from mechanome.engine import Model, Patch
+from mechanome.attribution import logit_lens
+from mechanome.engine import Model
 from mechanome.explain.question import Question
-from mechanome.explain.tokens import Token, rank
+from mechanome.explain.tokens import Token
 
 
 @dataclass(frozen=True)
@@ -52,21 +50,13 @@ def lens(model: Model, question: Question) -> Lens:
     Raises:
         NotServed: a residual stream that cannot be read or written.
     """
-    depth, sites = model.n_layers, ["resid_pre.0", *(f"resid_post.{layer}" for layer in range(model.n_layers))]
-    if why := model.why_not_edit(sites[-1]):
-        raise NotServed("a logit lens", why, "none: this part is left out")
-    run = model.run(question.clean, capture=sites, pos="last", logits=False)
-    streams = torch.stack([run[site][0] for site in sites])
-    carriers = model.encode([[int(question.clean.input_ids[0, 0])]] * (depth + 1), bos="none")
-    logits = model.run(carriers, edits=[Patch(sites[-1], streams, pos="last")], logits="last").logits
-    assert logits is not None
-    log_probs = logits.float().cpu().log_softmax(-1)
-    ranks = rank(log_probs, [question.answer.id, question.foil.id])
+    read = logit_lens(model, question.clean)
+    answer, foil = question.answer.id, question.foil.id
     return Lens(
-        ("embedding", *map(str, range(depth))),
-        log_probs[:, question.answer.id],
-        log_probs[:, question.foil.id],
-        tuple(ranks[:, 0].tolist()),
-        tuple(ranks[:, 1].tolist()),
-        tuple(Token.of(model, int(i)) for i in log_probs.argmax(-1)),
+        ("embedding", *map(str, range(model.n_layers))),
+        read.of(answer)[:, 0].cpu(),
+        read.of(foil)[:, 0].cpu(),
+        tuple(read.rank(answer)[:, 0].tolist()),
+        tuple(read.rank(foil)[:, 0].tolist()),
+        tuple(Token.of(model, i) for i in read.logits[:, 0].argmax(-1).tolist()),
     )

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from mechanome.engine import Model
@@ -68,9 +66,3 @@ class Prediction:
         """The top `n` of next-token logits `[vocab]`."""
         values, ids = logits.float().softmax(-1).topk(min(n, len(logits)))
         return cls(tuple(Token.of(model, int(i)) for i in ids), tuple(values.tolist()))
-
-
-def rank(log_probs: Tensor, ids: Sequence[int]) -> Tensor:
-    """How many tokens are likelier, plus one: `[row, vocab]` and n ids to `[row, n]`."""
-    own = log_probs[:, torch.tensor(list(ids))]
-    return (log_probs[:, None, :] > own[:, :, None]).sum(-1) + 1

@@ -5,7 +5,15 @@ from mechanome.heads.contributions import Contributions, contributions, contribu
 from mechanome.heads.faithfulness import Faithfulness, agreement, critical_auc, faithfulness, hit_at_k
 from mechanome.heads.head_scores import SCORES, HeadScores, head_scores, repeated_tokens
 from mechanome.heads.importance import METRICS, TokenImportance, TokenMetric, rollout, token_importance
-from mechanome.heads.masking import LeaveOneOut, Masked, leave_one_out, mask_tokens
+from mechanome.heads.masking import (
+    HIDDEN_FROM,
+    LeaveOneOut,
+    Masked,
+    leave_one_out,
+    mask_tokens,
+    masked_runs,
+    neighbors,
+)
 from mechanome.heads.patterns import Patterns, patterns
 from mechanome.heads.reading import AttentionLayer, Reading, read_attention
 from mechanome.heads.sink_removal import SinkRemoval, drift, drift_against_entropy, sink_removal
@@ -14,6 +22,7 @@ from mechanome.heads.sinks import SinkSplit, find_sinks, fit_parabola, split_at_
 
 __all__ = [
     "FORMS",
+    "HIDDEN_FROM",
     "METRICS",
     "SCORES",
     "AttentionLayer",
@@ -45,6 +54,8 @@ __all__ = [
     "hit_at_k",
     "leave_one_out",
     "mask_tokens",
+    "masked_runs",
+    "neighbors",
     "patterns",
     "read_attention",
     "repeated_tokens",

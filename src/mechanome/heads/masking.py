@@ -1,28 +1,41 @@
-"""Hiding tokens from the last position: the causal reference for every measure of token importance.
+"""Hiding tokens: the causal reference for every measure of token importance.
 
-A token is hidden by attention knockout: in every layer the last query cannot attend to it, and the rest of each row is
-renormalized. Other positions still see it, so what they took from it earlier is still there. With an answer of several
-tokens, the token is hidden from every position that predicts one of them. Hiding the sink is another experiment (it
+A token is hidden by attention knockout: in every layer some queries cannot attend to it, and the rest of each of their
+rows is renormalized. Which queries is a choice, a row of `HIDDEN_FROM`: from the last position alone, others still see
+the token, and what they took from it is still there; from every later position, nothing after it knows of it. With an
+answer of several tokens the last position is each that predicts one of them. Hiding the sink is another experiment (it
 breaks attention itself), so effects keep it apart.
+
+What is hidden changes nothing before the first query that is blinded, so those tokens are run once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from mechanome.core import BadInput, NotServed, Table
-from mechanome.engine import AttentionKnockout, Batch, Model, preflight
+from mechanome.core import BadInput, NotServed, Table, UnknownName, nearest
+from mechanome.engine import AttentionKnockout, Batch, Edit, Model, preflight
 from mechanome.engine.boundaries import answers_of, listed, prompt_texts
 from mechanome.engine.inputs import Inputs
 from mechanome.engine.memory import Budget
+from mechanome.engine.resume import can_prefix
 from mechanome.heads.reading import on_one_line, one_prompt, token_labels
 
 Answer = str | int | Sequence[int] | None
+From = Literal["last", "later"]
+HIDDEN_FROM: dict[str, str] = {
+    "last": "the last position",
+    "later": "every later position",
+}
+"""Which queries a token can be hidden from. Tokens hidden together from later positions still see each other where they
+are neighbors."""
+TOKENS_AT_ONCE = 1024
+"""Rows times positions of one forward pass."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +48,7 @@ class Masked:
         hidden: the sets of positions.
         answer: the answer's token ids.
         tokens: of the prompt.
+        hidden_from: a name of `HIDDEN_FROM`.
     """
 
     base: float
@@ -42,6 +56,7 @@ class Masked:
     hidden: tuple[tuple[int, ...], ...] = field(repr=False)
     answer: tuple[int, ...]
     tokens: tuple[str, ...] = field(repr=False)
+    hidden_from: str = "last"
 
     @property
     def drops(self) -> Tensor:
@@ -54,7 +69,7 @@ class Masked:
             (" ".join(map(str, s)), on_one_line("".join(self.tokens[p] for p in s)), float(value), float(drop))
             for s, value, drop in zip(self.hidden, self.logprobs, self.drops)
         ]
-        title = f"Hidden from the last position; log p(answer) is {self.base:.4g} with nothing hidden"
+        title = f"Hidden from {HIDDEN_FROM[self.hidden_from]}; log p(answer) is {self.base:.4g} with nothing hidden"
         return Table(("positions", "tokens", "log p", "drop"), rows, title)
 
 
@@ -67,6 +82,7 @@ class LeaveOneOut:
         base: log p(answer) with nothing hidden, in nats.
         sink: positions whose effect is another experiment; they are measured, but not among `others`.
         answer: token ids. tokens: of the prompt.
+        hidden_from: a name of `HIDDEN_FROM`.
     """
 
     effects: Tensor = field(repr=False)
@@ -74,6 +90,7 @@ class LeaveOneOut:
     sink: tuple[int, ...]
     answer: tuple[int, ...]
     tokens: tuple[str, ...] = field(repr=False)
+    hidden_from: str = "last"
     axes: tuple[str, ...] = ("pos",)
 
     @property
@@ -93,8 +110,76 @@ class LeaveOneOut:
             )
             for j, token in enumerate(self.tokens)
         ]
-        title = f"Drop of log p(answer) when a token is hidden from the last position; {self.base:.4g} with all"
+        where = HIDDEN_FROM[self.hidden_from]
+        title = f"Drop of log p(answer) when a token is hidden from {where}; {self.base:.4g} with all"
         return Table(("position", "token", "drop", "sink"), rows, title)
+
+
+def neighbors(length: int, most: int) -> tuple[tuple[int, ...], ...]:
+    """Positions 0 to `length` - 1 as at most `most` groups of neighbors, equally large but for the last one."""
+    size = -(-length // max(1, min(length, most)))
+    return tuple(tuple(range(start, min(start + size, length))) for start in range(0, length, size))
+
+
+def masked_runs(
+    model: Model,
+    inputs: Inputs,
+    hidden: Sequence[Sequence[int]],
+    read: Callable[[Tensor], Tensor],
+    *,
+    hidden_from: From = "last",
+    continued: Sequence[int] = (),
+    budget: Budget = None,
+) -> Tensor:
+    """Hide each set of positions in all layers, and read the next-token logits; exact.
+
+    Args:
+        model: an opened causal language model.
+        inputs: one prompt, without padding.
+        hidden: sets of positions, each run as one row of a batch; negative positions count from the end.
+        read: from float32 logits `[set, predicted token, vocab]` to what is kept of them, `[set, ...]`.
+        hidden_from: a name of `HIDDEN_FROM`.
+        continued: token ids after the prompt; then the logits after each of them are read too.
+        budget: memory for the rows that run at once, such as "2GB".
+
+    Returns:
+        what was read, `[set, ...]`, on the CPU.
+
+    Raises:
+        BadInput: several prompts, no set, or a position outside the prompt.
+        UnknownName: no such `hidden_from`.
+        NotServed: a model that does not predict the next token, or whose scores cannot be edited in every layer.
+        BudgetTooSmall: not even one row fits.
+    """
+    _check_served(model)
+    if hidden_from not in HIDDEN_FROM:
+        raise UnknownName(
+            f"hidden_from '{hidden_from}'", "there is no such choice", nearest(hidden_from, list(HIDDEN_FROM))
+        )
+    batch = one_prompt(model, inputs)
+    n = batch.frame.lengths[0]
+    row = model.encode([batch.input_ids[0].tolist() + list(continued)], bos="none")
+    sets = [_knockouts(batch.frame.positions(list(s), 0), n, n + len(continued), hidden_from) for s in hidden]
+    if not sets:
+        raise BadInput("tokens to hide", "there is no set of positions", "give at least one, it may be empty")
+    # Rows that are blinded late share the most, and pieces of them the longest prefix.
+    order = sorted(range(len(sets)), key=lambda i: min((queries[0] for _, queries in sets[i]), default=n - 1))
+    logits: bool | str = True if continued else "last"
+    one = AttentionKnockout(range(model.n_layers), src=[[0]], dst=[n - 1])
+    fitting = preflight.rows_at_once(model, row.take([0] * len(sets)), [], one, None, logits, budget)
+    once = n - 1 if hidden_from == "last" and _resumes(model, n - 1) else 0
+    size = min(fitting, max(1, TOKENS_AT_ONCE // (n + len(continued) - once)))
+    found: dict[int, Tensor] = {}
+    for start in range(0, len(order), size):
+        part = order[start : start + size]
+        first = min((queries[0] for i in part for _, queries in sets[i]), default=n - 1)
+        prefix = model.prefix(model.encode(row.input_ids[:, :first], bos="none")) if _resumes(model, first) else None
+        edits = _edits(model, [sets[i] for i in part])
+        out = model.run(row.take([0] * len(part)), edits=edits, logits=logits, prefix=prefix, budget=budget).logits
+        assert out is not None
+        predicting = out[:, None] if out.dim() == 2 else out[:, -len(continued) - 1 :]
+        found |= zip(part, read(predicting.float().cpu()))
+    return torch.stack([found[i] for i in range(len(sets))])
 
 
 def mask_tokens(
@@ -103,49 +188,33 @@ def mask_tokens(
     hidden: Sequence[Sequence[int]],
     answer: Answer = None,
     *,
+    hidden_from: From = "last",
     budget: Budget = None,
 ) -> Masked:
-    """Hide each set of positions from the last one, in all layers, and score the answer; exact.
+    """Hide each set of positions, in all layers, and score the answer; exact.
 
     Args:
-        model: an opened causal language model.
-        inputs: one prompt, without padding.
-        hidden: sets of positions, each run as one row of a batch; negative positions count from the end.
+        model, inputs, hidden, hidden_from, budget: as in `masked_runs`.
         answer: a text, a token id or ids; None takes the likeliest next token.
-        budget: memory for the rows that run at once, such as "2GB".
 
     Returns:
         a `Masked`.
 
     Raises:
-        BadInput: several prompts, a position outside the prompt, an answer that is no continuation.
-        NotServed: a model that does not predict the next token, or whose scores cannot be edited in every layer.
-        BudgetTooSmall: not even one row fits.
+        BadInput: an answer that is no continuation; and what `masked_runs` raises.
     """
     _check_served(model)
     batch = one_prompt(model, inputs)
     n = batch.frame.lengths[0]
     sets = tuple(tuple(batch.frame.positions(list(s), 0)) for s in hidden)
-    ids = batch.input_ids[0].tolist()
-    answer_ids = _answer_ids(model, inputs, batch, answer)
-    rows = model.encode([ids + answer_ids[:-1]])
-    asking = list(range(n - 1, n - 1 + len(answer_ids)))
-    every: list[tuple[int, ...]] = [(), *sets]
-    logits: bool | str = "last" if len(answer_ids) == 1 else True
-    one = AttentionKnockout(range(model.n_layers), src=[[0]], dst=asking)
-    size = preflight.rows_at_once(model, rows.take([0] * len(every)), [], one, None, logits, budget)
-    scores = []
-    for start in range(0, len(every), size):
-        part = every[start : start + size]
-        src = [list(s) for s in part]
-        edits = AttentionKnockout(range(model.n_layers), src=src, dst=asking) if any(src) else []
-        found = model.run(rows.take([0] * len(part)), edits=edits, logits=logits, budget=budget).logits
-        assert found is not None
-        predicting = found[:, None] if found.dim() == 2 else found[:, asking]
-        each = predicting.float().log_softmax(-1).cpu().double()
-        scores.append(each.gather(-1, torch.tensor(answer_ids).expand(len(part), -1)[..., None])[..., 0].sum(-1))
-    values = torch.cat(scores)
-    return Masked(float(values[0]), values[1:], sets, tuple(answer_ids), token_labels(model, batch, n))
+    ids = _answer_ids(model, inputs, batch, answer)
+
+    def logprob(logits: Tensor) -> Tensor:
+        each = logits.log_softmax(-1).double()
+        return each.gather(-1, torch.tensor(ids).expand(len(each), -1)[..., None])[..., 0].sum(-1)
+
+    values = masked_runs(model, batch, [(), *sets], logprob, hidden_from=hidden_from, continued=ids[:-1], budget=budget)
+    return Masked(float(values[0]), values[1:], sets, tuple(ids), token_labels(model, batch, n), hidden_from)
 
 
 def leave_one_out(
@@ -155,14 +224,15 @@ def leave_one_out(
     *,
     sink: Sequence[int] = (0,),
     positions: Sequence[int] | None = None,
+    hidden_from: From = "last",
     budget: Budget = None,
 ) -> LeaveOneOut:
-    """Hide each token alone from the last position and see how far log p(answer) drops; exact.
+    """Hide each token alone and see how far log p(answer) drops; exact.
 
     The causal reference of paper 34 (Cunningham & Muca Cirone 2026).
 
     Args:
-        model, inputs, answer, budget: as in `mask_tokens`.
+        model, inputs, answer, hidden_from, budget: as in `mask_tokens`.
         sink: positions that count as attention sinks.
         positions: which tokens to hide, None for all.
 
@@ -172,11 +242,41 @@ def leave_one_out(
     batch = one_prompt(model, inputs)
     n = batch.frame.lengths[0]
     each = list(range(n)) if positions is None else batch.frame.positions(list(positions), 0)
-    found = mask_tokens(model, inputs, [[p] for p in each], answer, budget=budget)
+    found = mask_tokens(model, inputs, [[p] for p in each], answer, hidden_from=hidden_from, budget=budget)
     effects = torch.full((n,), float("nan"), dtype=torch.float64)
     effects[each] = found.drops
     sinks = tuple(batch.frame.positions(list(sink), 0))
-    return LeaveOneOut(effects, found.base, sinks, found.answer, found.tokens)
+    return LeaveOneOut(effects, found.base, sinks, found.answer, found.tokens, hidden_from)
+
+
+Knockout = tuple[Sequence[int], Sequence[int]]
+"""Keys, and the queries that cannot attend to them."""
+
+
+def _knockouts(hidden: Sequence[int], n: int, end: int, hidden_from: str) -> list[Knockout]:
+    """What hiding one set means for a prompt of `n` tokens, continued to `end`."""
+    if not hidden:
+        return []
+    if hidden_from == "last":
+        return [(hidden, range(n - 1, end))]
+    ordered = sorted(set(hidden))
+    ends = [i for i, p in enumerate(ordered) if p + 1 not in hidden]
+    runs = [ordered[start + 1 : stop + 1] for start, stop in zip([-1, *ends], ends)]
+    return [(run, range(run[-1] + 1, end)) for run in runs if run[-1] + 1 < end]
+
+
+def _edits(model: Model, sets: Sequence[Sequence[Knockout]]) -> list[Edit]:
+    """One row a set: the k-th knockouts of all rows are one edit a layer."""
+    edits: list[Edit] = []
+    for k in range(max(map(len, sets))):
+        here = [s[k] if k < len(s) else ((), ()) for s in sets]
+        src, dst = ([list(pair[side]) for pair in here] for side in (0, 1))
+        edits += AttentionKnockout(range(model.n_layers), src=src, dst=dst)
+    return edits
+
+
+def _resumes(model: Model, length: int) -> bool:
+    return length > 0 and can_prefix(model) is None
 
 
 def _check_served(model: Model) -> None:
@@ -189,7 +289,8 @@ def _check_served(model: Model) -> None:
         )
     for layer in range(model.n_layers):
         if why := model.why_not_edit(f"scores.{layer}"):
-            raise NotServed(f"hiding tokens in {model.name}", why, "use a model whose layers all attend")
+            reason = why.partition(". Fix: ")[0]
+            raise NotServed(f"hiding tokens in {model.name}", reason, "use a model whose layers all attend")
 
 
 def _answer_ids(model: Model, inputs: Inputs, batch: Batch, answer: Any) -> list[int]:
