@@ -13,8 +13,10 @@ from torch import Tensor
 
 from mechanome.core import Table, plain
 from mechanome.explain.components import Component
+from mechanome.explain.direct import Direct
 from mechanome.explain.effects import Grid
 from mechanome.explain.hiding import Hidden
+from mechanome.explain.importance import Importance
 from mechanome.explain.lens import Lens
 from mechanome.explain.question import Question
 from mechanome.explain.tokens import Prediction, quoted, whole
@@ -50,8 +52,10 @@ class Explanation:
         counter_prediction: after the counterfactual.
         lens: what each layer would say, None where it cannot be read.
         hidden: what hiding each token does, None where it cannot be hidden.
+        importance: how much each token mattered by several measures, None where attention cannot be read or edited.
         flow: which position carries the answer at each layer.
         parts: the effects of heads, MLPs and other mixers, one grid a kind.
+        direct: what each part writes directly, None where the residual stream is not a sum of parts.
         components: the parts named, strongest first.
         verification: whether they are the explanation.
         origin: the model.
@@ -66,8 +70,10 @@ class Explanation:
     counter_prediction: Prediction
     lens: Lens | None
     hidden: Hidden | None
+    importance: Importance | None
     flow: Grid
     parts: tuple[Grid, ...]
+    direct: Direct | None
     components: tuple[Component, ...]
     verification: Verification
     origin: Origin
@@ -169,8 +175,10 @@ def _record(e: Explanation) -> dict[str, Any]:
             {"positions": list(group), "change": float(c), "answer_probability": float(p)}
             for group, c, p in zip(e.hidden.groups, e.hidden.change, e.hidden.probability)
         ],
+        "importance": None if e.importance is None else e.importance.record(),
         "flow": _grid(e.flow),
         "parts": [_grid(grid) for grid in e.parts],
+        "direct": None if e.direct is None else e.direct.record(),
         "components": [_component(part) for part in e.components],
         "verification": {
             "tested": e.verification.tested,

@@ -14,9 +14,11 @@ from mechanome.core import NotServed, versions
 from mechanome.engine import Model, load
 from mechanome.engine.memory import Budget
 from mechanome.explain.components import KINDS, components, every_site
+from mechanome.explain.direct import direct
 from mechanome.explain.effects import Grid, flow, having, parts
 from mechanome.explain.explanation import Explanation, Origin
 from mechanome.explain.hiding import hide
+from mechanome.explain.importance import importance
 from mechanome.explain.lens import lens
 from mechanome.explain.pair import Pair
 from mechanome.explain.question import ask
@@ -74,7 +76,10 @@ def explain(
         reading = lens(opened, question)
     with clock.part("hide each token"), _optional("hiding tokens", left_out):
         hidden = None
-        hidden = hide(opened, question)
+        hidden = hide(opened, question, budget)
+    with clock.part("token importance"), _optional("token importance", left_out):
+        weighed = None
+        weighed = importance(opened, question, budget)
     with clock.part("residual stream"):
         stream = flow(opened, question, budget, quiet)
     kinds = [kind for kind in KINDS if having(opened, kind.point)]
@@ -84,6 +89,9 @@ def explain(
     for kind in kinds:
         with clock.part(f"every {kind.name}"):
             grids.append(parts(opened, question, kind.point, kind.axis, budget, quiet))
+    with clock.part("direct attribution"), _optional("direct attribution", left_out):
+        written = None
+        written = direct(opened, question, grids)
     with clock.part("name the parts"):
         pair = Pair.of(opened, question, [site.whole for site in every_site(grids)], quiet)
         named = components(pair, grids)
@@ -95,8 +103,10 @@ def explain(
         counter_prediction=Prediction.of(opened, question.corrupted_logits, SHOWN),
         lens=reading,
         hidden=hidden,
+        importance=weighed,
         flow=stream,
         parts=tuple(grids),
+        direct=written,
         components=named,
         verification=verified,
         origin=_origin(opened),
