@@ -106,7 +106,8 @@ def direct(model: Model, question: Question, grids: Sequence[Grid]) -> Direct:
     shares = [float(x) for grid in grids for x in grid.shares.flatten()]
     exact = {str(site): x for site, x in zip(every_site(grids), shares) if x == x}
     writers = [
-        Writer(part, *found.shares[:, i].tolist(), restores=exact.get(part)) for i, part in enumerate(found.parts)
+        Writer(part, float(found.shares[0, i]), float(found.shares[1, i]), exact.get(part))
+        for i, part in enumerate(found.parts)
     ]
     ordered = tuple(sorted(writers, key=lambda w: -abs(w.change)))
     error = float((found.shares.sum(1) - found.total).abs().max())
