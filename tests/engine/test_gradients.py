@@ -130,6 +130,32 @@ def test_the_metric_reads_where_it_is_told() -> None:
     assert apart(model.grad(METRIC, padded, "resid_pre.1")["resid_pre.1"][1, :5], short[0]) < 1e-4
 
 
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_only_the_logits_that_the_metric_reads_are_made(name: str) -> None:
+    model, ids = opened(name), rows_of(name).tolist()
+    unembed = model.architecture.unembed
+    assert unembed is not None
+    made: list[int] = []
+    handle = unembed.module.register_forward_hook(lambda module, args, out: made.append(out.shape[1]))
+    try:
+        model.grad(METRIC, ids, "z.1")
+        model.grad(METRIC, [ids[0], ids[1][:6]], "z.1")
+        model.grad(METRIC, ids, "z.1", at=2)
+        model.grad(METRIC, ids, "logits")
+        model.grad(METRIC, ids, ["z.1", f"path:{unembed.path}"])
+    finally:
+        handle.remove()
+    assert made == [1, 3, 6, 8, 8]
+
+
+def test_values_at_path_sites_are_kept_beside_their_gradients() -> None:
+    model, ids = opened("llama"), rows_of("llama")
+    site = "path:model.layers.1.post_attention_layernorm:in"
+    found = model.grad(METRIC, ids, [site, "z.1"])
+    assert apart(found.run[site], model.run(ids, capture="resid_mid.1")["resid_mid.1"]) < 1e-5
+    assert found[site].shape == found.run[site].shape
+
+
 LINEAR = {
     "llama": ["model.layers.1.mlp.down_proj", "model.layers.0.self_attn.q_proj"],
     "gpt2": ["transformer.h.1.mlp.c_fc", "transformer.h.0.attn.c_attn"],

@@ -137,6 +137,8 @@ def grad(
     chosen = _parameters(model, params)
     if not (asked or chosen or modules):
         raise BadInput("a gradient", "nothing to differentiate by", "give sites=, params= or modules=")
+    if not _reaches_logits(model, [*asked, *(e.site for e in edits)], modules):
+        extra |= _fewest_logits(model, batch, at)
     linear = _modules(model, modules)
     opened = [(site, _Open(site)) for site in dict.fromkeys(s.whole for s in asked)]
     deltas = {name: _Open(Site(f"path:{name}")) for name in modules}
@@ -160,7 +162,7 @@ def grad(
     by_site = {site: filled[i] for i, (site, _) in enumerate(opened)}
     by_module = dict(zip(deltas, filled[len(opened) : len(opened) + len(deltas)]))
     factors = {n: Factors(_three(inputs[n].values[0]), _three(by_module[n])) for n in linear}
-    run = Run(model, batch, None, {c.site: c.values[0] for c in captures if c.values and not c.site.is_path})
+    run = Run(model, batch, None, {c.site: c.values[0] for c in captures[: len(opened)] if c.values})
     return Gradients(values.detach(), run, by_site, dict(zip(chosen, trained)), factors)
 
 
@@ -173,12 +175,31 @@ def _three(x: Tensor) -> Tensor:
     return x if x.dim() == 3 else x.unsqueeze(1)
 
 
+def _reaches_logits(model: Model, sites: Sequence[Site], modules: Sequence[str]) -> bool:
+    """Whether logits, or what makes them, are read or edited, so that all positions count."""
+    unembed = model.architecture.unembed
+    paths = {s.module_path for s in sites if s.is_path} | set(modules)
+    return any(s.point == "logits" for s in sites) or (unembed is not None and unembed.path in paths)
+
+
+def _fewest_logits(model: Model, batch: Batch, at: Positions) -> dict[str, int]:
+    """The argument that limits logits to those from the metric's first position on, where the model has it."""
+    frame = batch.frame
+    if not frame.width:
+        return {}
+    columns = [frame.column(p, row) for row in range(frame.rows) for p in frame.positions(at, row)]
+    seen = [c for c in columns if c is not None]
+    return model.keep_logits(frame.width - min(seen)) if seen else {}
+
+
 def _metric(model: Model, metric: Metric, batch: Batch, output: Any, at: Any) -> Tensor:
     logits = logits_of(output)
     if logits is None:
         raise NotServed("the metric", "this model has no logits", "open a model with a head")
     if logits.dim() == 3:
-        logits = take_positions(logits, batch.frame.resolved(*logits.shape[:2]), at)
+        frame = batch.frame.resolved(*logits.shape[:2])
+        kept = logits.shape[1]
+        logits = take_positions(logits, frame.at(frame.offset + frame.width - kept, kept), at)
         if logits.dim() == 3 and logits.shape[1] == 1:
             logits = logits[:, 0]
         if logits.dim() == 3:
