@@ -1,0 +1,41 @@
+"""Tiny models that the tests of circuits share, and pairs of prompts for them."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import mechanome as mn
+from custom_modules import VOCAB
+from families import FAMILIES, build
+
+METRIC = mn.LogitDiff(5, 7)
+
+
+@cache
+def opened(name: str) -> mn.Model:
+    """A family's model, shared by all tests, none of which may change it."""
+    module = build(name)
+    settings: dict[str, Any] = {}
+    if FAMILIES[name].kind == "custom":
+        settings = {"layout": mn.Layout("blocks", feature_map=True, additive=False, unembed="fc"),
+                    "example": FAMILIES[name].inputs(module, 9)}  # fmt: skip
+    return mn.load(module, **settings)
+
+
+def pair(rows: int = 2, length: int = 6, where: int = 1, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Two batches of ids that differ from position `where` on, `[row, pos]`."""
+    generator = torch.Generator().manual_seed(seed)
+    clean = torch.randint(4, min(VOCAB, 90), (rows, length), generator=generator)
+    other = clean.clone()
+    other[:, where] = (clean[:, where] + 11) % 80 + 6
+    return clean, other
+
+
+def apart(a: Tensor, b: Tensor) -> float:
+    """Largest difference relative to the largest value of `b`."""
+    assert a.shape == b.shape, (a.shape, b.shape)
+    return float((a - b).abs().max() / b.abs().max().clamp(min=1e-12))
