@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import base64
 import html as escaping
 import shutil
 import subprocess
+import zlib
 from pathlib import Path
 
 import pytest
 from markup import check
 
-from mechanome.report import Bars, Page, Section, Span, text
+from mechanome.report import Bars, Contest, Dots, HeatMap, Lines, Page, Picture, Section, Series, Span, text
+from mechanome.report.charts import packed_plotly
 
 EVIL = "</title></style><script>document.title='broken'</script>"
 
 
-def page() -> Page:
+CHARTS = (
+    HeatMap([EVIL, "b"], ["0", "1"], [[0.5, None], [-1.0, 0.0]], "layer", "token", [1]),
+    Lines(["embedding", "0"], [Series(EVIL, "answer", [-9.0, -0.1], [EVIL, "t"])], "layer", [EVIL, "b"], "top"),
+    Dots([Contest(EVIL, 1.2, [0.1, -0.3, 0.2], 0.5)], "share"),
+)
+
+
+def page(*pictures: Picture) -> Page:
     return Page(
         name=EVIL,
         kicker=EVIL,
@@ -23,7 +33,9 @@ def page() -> Page:
         subtitle=(Span(EVIL, "dim"),),
         verdict=("Explained", True, (EVIL,)),
         story=((EVIL, Span(EVIL, "token")), ("second",)),
-        sections=(Section(EVIL, (EVIL,), Bars([(EVIL, [EVIL], [1.0])]), (EVIL,)),),
+        sections=tuple(
+            Section(EVIL, (EVIL,), picture, (EVIL,)) for picture in (Bars([(EVIL, [EVIL], [1.0])]), *pictures)
+        ),
         measured=((EVIL,),),
         limits=((EVIL,),),
         facts=((EVIL, EVIL),),
@@ -39,7 +51,20 @@ def test_the_page_is_one_closed_file() -> None:
     assert "default-src 'none'" in html
     for part in ("How this was measured", "What this does not show", "The numbers", "Explained"):
         assert part in html
-    assert len(html) < 60_000, "style and script are small"
+    assert len(html) < 60_000, "style and script are small, and a page without a chart needs no more"
+
+
+def test_charts_bring_their_script_once() -> None:
+    html = page(*CHARTS).html()
+    read = check(html)
+    assert read.tags.count("script") == 1 + len(CHARTS) + 3, "tips; data; colors, Plotly and what draws"
+    assert html.count(packed_plotly()) == 1 and 1_500_000 < len(packed_plotly()) < 2_500_000
+    unpacked = zlib.decompress(base64.b64decode(packed_plotly())).decode()
+    assert unpacked.startswith("/**\n* plotly.js v") and "MIT license" in unpacked
+    assert "http" not in html.replace(packed_plotly(), "").replace("http-equiv", ""), "no address of the outer world"
+    assert "Plotly.js (MIT license" in html and "Plotly" not in page().html()
+    policy = html.split('http-equiv="Content-Security-Policy" content="')[1].split('"')[0]
+    assert policy == "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
 
 def test_every_text_is_escaped() -> None:
@@ -58,19 +83,34 @@ def test_a_line_is_its_text() -> None:
     assert text(("a ", Span("b", "answer"), " c")) == "a b c"
 
 
-def test_in_a_browser(tmp_path: Path) -> None:
-    """No console message, no request, and the hostile texts run nothing."""
+def dumped(file: Path, profile: Path) -> str:
+    """The document as a browser has it after its scripts ran; it may say nothing on its console."""
     browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if browser is None:
         pytest.skip("no chromium here")
-    file = tmp_path / "report.html"
-    file.write_text(page().html(), encoding="utf-8")
     command = [
         browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
         "--disable-background-networking", "--disable-component-update", "--disable-sync",
-        f"--user-data-dir={tmp_path / 'profile'}", "--enable-logging=stderr", "--dump-dom", file.as_uri(),
+        "--virtual-time-budget=10000", f"--user-data-dir={profile}", "--enable-logging=stderr", "--dump-dom",
+        file.as_uri(),
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert "CONSOLE" not in done.stderr, done.stderr
-    assert "How this was measured" in done.stdout
-    assert "<title>broken" not in done.stdout
+    return done.stdout
+
+
+def test_in_a_browser(tmp_path: Path) -> None:
+    """No console message, no request, charts are drawn, and the hostile texts run nothing and are shown as they are."""
+    file = tmp_path / "report.html"
+    file.write_text(page(*CHARTS).html(), encoding="utf-8")
+    seen = dumped(file, tmp_path / "profile")
+    assert "How this was measured" in seen
+    assert "<title>broken" not in seen and seen.count("<script>document.title") == 0
+    assert seen.count('class="main-svg"') >= len(CHARTS), "every chart is drawn"
+
+
+def test_a_frame_draws_too(tmp_path: Path) -> None:
+    """As a notebook shows it: the page as the source of a frame."""
+    file = tmp_path / "notebook.html"
+    file.write_text(f"<!DOCTYPE html><html><body>{page(*CHARTS).framed()}</body></html>", encoding="utf-8")
+    assert "<iframe" in dumped(file, tmp_path / "profile")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
 from markup import check
 
 from mechanome.report import Bars, Contest, Dots, HeatMap, Lines, Meter, Series, Sheet, TokenStrip, Weights
+from mechanome.report.charts import ticks
+from mechanome.report.palette import COLORS, DARK, LIGHT, variables
 from mechanome.report.rendering import share, visible
 
 EVIL = "<script>alert('x')</script>\"&"
@@ -27,8 +30,10 @@ PICTURES = {
 def test_well_formed_and_escaped(name: str) -> None:
     picture = PICTURES[name]
     page = check(str(picture.html()))
-    assert "script" not in page.tags, "a token became markup"
-    assert EVIL in "".join(page.text) or name == "strip"
+    assert page.tags.count("script") == page.tags.count("noscript"), "only a chart holds data, a token is no markup"
+    assert EVIL not in str(picture.html())
+    if name in ("bars", "strip", "sheet"):
+        assert EVIL in "".join(page.text) or name == "strip"
     table = picture.table()
     if table is not None:
         assert "script" not in check(table.html()).tags
@@ -44,23 +49,73 @@ def test_tables_hold_the_numbers() -> None:
 
 
 def test_sign_is_hue_and_size_is_opacity() -> None:
-    html = str(PICTURES["heat"].html())
-    assert html.count('class="heat against"') == 1 and html.count('class="heat none"') == 1
-    assert 'class="heat against"' in html and "--a:1.000" in html and "--a:0.500" in html
     strip = str(PICTURES["strip"].html())
     assert "--a:1.000" in strip and "not measured" in strip
+    assert strip.count('class="cell against"') == 1 and strip.count('class="cell none"') == 1
 
 
-def test_lines_stay_inside_the_drawing() -> None:
-    html = str(PICTURES["lines"].html())
-    assert 'cy="214.0"' in html, "what is below the scale is drawn at its foot"
-    assert "nan" not in html and "inf" not in html
+def test_a_heat_map_draws_the_numbers_of_its_table() -> None:
+    heat = PICTURES["heat"]
+    gray, colored = heat.figure().data
+    drawn = [row for row in colored.z if set(row) != {None} or row is colored.z[0]]
+    assert [[None if v is None else 100 * v for v in row] for row in drawn] == [
+        list(row[1:]) for row in heat.table().rows
+    ]
+    assert [list(row) for row in gray.z] == [[None, None, 1], [None] * 3, [None] * 3], "what was not measured is gray"
+    assert (colored.zmin, colored.zmax) == (-1, 1) and list(colored.y) == [0, 1, 1.35, 2.35], "a break is a gap"
+    assert colored.text[2][1] == "b, layer 1: 100.0\u202f%" and "not measured" in colored.text[0][2]
+    assert colored.text[0][0].startswith("&lt;script&gt;alert"), "Plotly is not given markup"
+    assert colored.colorscale[0][1] == LIGHT["against"] and colored.colorscale[2][1] == LIGHT["for"]
+
+
+def test_lines_draw_the_numbers_of_their_table() -> None:
+    lines = PICTURES["lines"]
+    [line] = lines.figure().data
+    assert list(line.y) == [-12, pytest.approx(-0.1 / math.log(10))], "what is below the scale is drawn at its foot"
+    assert line.line.color == LIGHT["for"] and list(line.text)[1] == "t"
+    assert lines.figure().layout.yaxis.ticktext[0] == "100\u202f%"
+    assert lines.table().rows[1][1] == -0.1
+
+
+def test_dots_draw_the_numbers_of_their_table() -> None:
+    dots = PICTURES["dots"]
+    random, needed, own = dots.figure().data[:3]
+    assert list(random.x) == [0.1, -0.3, 0.2] and list(needed.x) == [0.5, 0.5] and list(own.x) == [1.2]
+    assert own.marker.color == LIGHT["for"] and dots.figure().data[5].marker.color == LIGHT["against"]
+    row = dots.table().rows[0]
+    assert row[1] == 100 * own.x[0] and row[3] == 100 * min(random.x) and row[7] == 100 * max(random.x)
 
 
 def test_dots_of_extreme_shares_stay_inside() -> None:
-    html = str(Dots([Contest("a", 9.0, [-4.0, 3.0], 0.5)], "share").html())
-    places = [float(part.split('"')[0]) for part in html.split('cx="')[1:]]
-    assert all(0 < x < 960 for x in places)
+    figure = Dots([Contest("a", 9.0, [-4.0, 3.0], 0.5)], "share").figure()
+    low, high = figure.layout.xaxis.range
+    assert low < -4 and high > 9 and 2 < len(figure.layout.xaxis.tickvals) < 12
+
+
+def test_a_chart_is_data_and_nothing_else() -> None:
+    html = str(PICTURES["lines"].html())
+    data = html.split('<script type="application/json">')[1].split("</script>")[0]
+    assert (
+        "<" not in data and json.loads(data)["data"][0]["text"][0] == "&lt;script&gt;alert('x')&lt;/script&gt;\"&amp;"
+    )
+    assert "http" not in html
+
+
+def test_labels_that_do_not_fit_are_left_out() -> None:
+    few = ticks(["embedding", "0", "1"], [0, 1, 2])
+    assert few["ticktext"] == ["embedding", "0", "1"]
+    many = ticks(["embedding", *map(str, range(40))], list(range(41)))
+    assert many["ticktext"][:2] == ["embedding", "5"] and many["tickvals"][1] == 6 and len(many["ticktext"]) < 20
+    assert ticks(["a" * 99], [0])["ticktext"] == ["a" * 99], "one is always shown"
+
+
+def test_both_schemes_know_every_color() -> None:
+    assert len(DARK) == len(COLORS), "two roles of one light color could not be told apart in the dark"
+    assert variables().count("--for: ") == 2 and "--for-rgb: 12 116 110;" in variables()
+    for picture in ("heat", "lines", "dots"):
+        text = PICTURES[picture].figure().to_json()
+        used = {f"#{part[:6]}" for part in text.split('"#')[1:]}
+        assert used and used <= set(DARK)
 
 
 @pytest.mark.parametrize(

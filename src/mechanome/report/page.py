@@ -7,12 +7,15 @@ model can be set off without ever becoming markup.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from markupsafe import Markup
 
+from mechanome.report.charts import has_chart, packed_plotly
+from mechanome.report.palette import DARK, variables
 from mechanome.report.pictures import Picture
 from mechanome.report.rendering import render, resource
 
@@ -96,6 +99,8 @@ class Page:
     def html(self) -> str:
         """The whole document."""
         word, good, why = self.verdict
+        sections = [_shown(section) for section in self.sections]
+        charts = has_chart([section["picture"] for section in sections])
         return render(
             "page.html.j2",
             page=self,
@@ -103,15 +108,20 @@ class Page:
             subtitle=spans(self.subtitle),
             verdict=(word, good, spans(why)),
             story=[spans(line) for line in self.story],
-            sections=[_shown(section) for section in self.sections],
+            sections=sections,
             measured=[spans(line) for line in self.measured],
             limits=[spans(line) for line in self.limits],
+            colors=Markup(variables()),
             style=resource("style.css"),
+            charts=_drawing() if charts else None,
             script=resource("tips.js"),
         )
 
     def framed(self, height: int = 900) -> str:
         """The page in a frame of its own, for a notebook, where its styles cannot leak.
+
+        It is the same page: with charts it holds Plotly's script, about 2 MB, so that it draws without a network and
+        in a notebook that somebody else opens.
 
         Args:
             height: of the frame, in pixels.
@@ -119,7 +129,12 @@ class Page:
         return str(render("frame.html.j2", page=str(self.html()), height=height, name=self.name))
 
 
-def _shown(section: Section) -> dict[str, object]:
+def _drawing() -> dict[str, str]:
+    """What a page with charts needs in addition."""
+    return {"dark": Markup(json.dumps(DARK)), "plotly": packed_plotly(), "script": resource("charts.js")}
+
+
+def _shown(section: Section) -> dict[str, Any]:
     table = section.picture.table()
     return {
         "title": section.title,

@@ -1,35 +1,24 @@
-"""Pictures with axes, drawn as SVG. Layer pictures share one geometry, so that they line up under each other."""
+"""Pictures with axes, drawn by Plotly: heat maps, layer lines, dots. Each is a `figure()` with its `table()`."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
 
 from markupsafe import Markup
 
 from mechanome.core import Table
-from mechanome.report.pictures import _ink
+from mechanome.report.charts import axis, chart, figure, plain, short, ticks
+from mechanome.report.palette import LIGHT
 from mechanome.report.rendering import render, share, visible
 
-WIDTH = 960
-LEFT = 120
-RIGHT = 16
-"""Units of the drawing: its width, and the margins around the plot."""
 _FLOOR = -12
 """Probabilities below one in 10^12 are drawn there."""
-
-
-def _columns(n: int) -> tuple[float, list[float]]:
-    """Width of a column, and the left edge of each."""
-    width = (WIDTH - LEFT - RIGHT) / n
-    return width, [LEFT + i * width for i in range(n)]
-
-
-def _ticks(labels: Sequence[str], centers: Sequence[float], most: int = 16) -> list[tuple[str, float]]:
-    """Labels of an axis, thinned so that they do not touch."""
-    step = -(-len(labels) // most)
-    return [(label, x) for i, (label, x) in enumerate(zip(labels, centers)) if i % step == 0]
+_BREAK = 0.35
+"""Rows of space above a row that is set off."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +28,7 @@ class HeatMap:
     Args:
         rows: labels, top to bottom; tokens are shown with their spaces.
         columns: labels, left to right.
-        values: `[row][column]`, shares of 1; None where not measured, which is drawn hatched.
+        values: `[row][column]`, shares of 1; None where not measured, which is drawn gray.
         axis: what the columns are.
         row_axis: what the rows are.
         breaks: rows that are set off from the one above.
@@ -52,38 +41,65 @@ class HeatMap:
     row_axis: str
     breaks: Sequence[int] = ()
 
-    def html(self) -> Markup:
-        """The grid, its axes and its scale."""
-        width, lefts = _columns(len(self.columns))
+    def figure(self) -> Any:
+        """A Plotly figure: one heat map of what was measured, over a gray one of what was not."""
+        # A row of space is an empty row of the grid, so that cells stay where their values are.
+        slots = [slot for i in range(len(self.rows)) for slot in ([None, i] if i in self.breaks else [i])]
+        edges = list(accumulate((_BREAK if i is None else 1.0 for i in slots), initial=0.0))
+        middles = {i: (low + high) / 2 for i, low, high in zip(slots, edges, edges[1:]) if i is not None}
+        blank: list[None] = [None] * len(self.columns)
+        across = [0.5 + i for i in range(len(self.columns))]
         height = 22 if len(self.rows) <= 16 else 16
-        y, tops = 6.0, []
-        for i in range(len(self.rows)):
-            y += 8 if i in self.breaks else 0
-            tops.append(y)
-            y += height
-        cells = [
-            {
-                "x": f"{left:.2f}",
-                "y": f"{top:.2f}",
-                "tip": f"{visible(row)}, {self.axis} {column}: {'not measured' if v is None else share(v, 1)}",
-                **_ink(v),
-            }
-            for row, top, values in zip(self.rows, tops, self.values)
-            for column, left, v in zip(self.columns, lefts, values)
-        ]
-        return render(
-            "heat.html.j2",
-            width=WIDTH,
-            height=y + 40,
-            bottom=y,
-            left=LEFT,
-            cell=(f"{width - 1.5:.2f}", height - 1.5),
-            cells=cells,
-            rows=[(visible(row), top + height / 2 + 4) for row, top in zip(self.rows, tops)],
-            ticks=_ticks(self.columns, [x + width / 2 for x in lefts]),
-            axis=self.axis,
-            middle=(LEFT + WIDTH - RIGHT) / 2,
+        found = figure(
+            round(height * edges[-1]) + 62,
+            xaxis=axis(self.axis, range=[0, len(self.columns)], **ticks(self.columns, across)),
+            yaxis=axis(
+                range=[edges[-1], 0],
+                tickmode="array",
+                tickvals=[middles[i] for i in range(len(self.rows))],
+                ticktext=[short(row) for row in self.rows],
+                tickfont={"color": LIGHT["ink"], "size": 12},
+                ticks="outside",
+                ticklen=4,
+                tickcolor="rgba(0,0,0,0)",
+            ),
         )
+        gray = [blank if i is None else [1 if v is None else None for v in self.values[i]] for i in slots]
+        texts = [
+            [""] * len(self.columns) if i is None else [self._tip(i, j) for j in range(len(self.columns))]
+            for i in slots
+        ]
+        shared = {
+            "x": list(range(len(self.columns) + 1)),
+            "y": edges,
+            "text": texts,
+            "hovertemplate": "%{text}<extra></extra>",
+            "hoverongaps": False,
+            "showscale": False,
+            "xgap": 1.5,
+            "ygap": 1.5,
+        }
+        colors = [[0, LIGHT["against"]], [0.5, LIGHT["card"]], [1, LIGHT["for"]]]
+        measured = [blank if i is None else list(self.values[i]) for i in slots]
+        found.add_heatmap(z=gray, zmin=0, zmax=1, colorscale=[[0, LIGHT["line"]], [1, LIGHT["line"]]], **shared)
+        found.add_heatmap(z=measured, zmin=-1, zmax=1, colorscale=colors, **shared)
+        # Cells without an effect are the color of the card: the ground shows between them.
+        start = 0.0
+        for stop in [*(edges[k] for k, i in enumerate(slots) if i is None), edges[-1]]:
+            ground = {"fillcolor": LIGHT["faint"], "line": {"width": 0}, "layer": "below"}
+            found.add_shape(type="rect", x0=0, x1=len(self.columns), y0=start, y1=stop, **ground)
+            start = stop + _BREAK
+        return found
+
+    def _tip(self, row: int, column: int) -> str:
+        value = self.values[row][column]
+        said = "not measured" if value is None else share(value, 1)
+        return plain(f"{visible(self.rows[row])}, {self.axis} {self.columns[column]}: {said}")
+
+    def html(self) -> Markup:
+        """The chart and its scale."""
+        gaps = any(v is None for row in self.values for v in row)
+        return render("heat.html.j2", chart=chart(self.figure(), f"{self.row_axis} by {self.axis}"), gaps=gaps)
 
     def table(self) -> Table:
         """One line a row, one column a column, in percent."""
@@ -111,6 +127,9 @@ class Series:
     tips: Sequence[str]
 
 
+_STROKES = {"answer": ("for", "solid"), "foil": ("against", "dash")}
+
+
 @dataclass(frozen=True)
 class Lines:
     """Probabilities over layers, on a logarithmic scale.
@@ -129,38 +148,43 @@ class Lines:
     remarks: Sequence[str]
     remark_name: str
 
-    def html(self) -> Markup:
-        """The curves with points to hover over."""
-        width, lefts = _columns(len(self.columns))
+    def figure(self) -> Any:
+        """A Plotly figure: powers of ten over columns; what is below the scale lies at its foot."""
         lowest = min(min(s.values) for s in self.series) / math.log(10)
         floor = max(_FLOOR, min(-2, math.floor(lowest)))
-        top, bottom = 14.0, 214.0
-
-        def y(value: float) -> float:
-            return bottom + (top - bottom) * (1 - max(floor, value / math.log(10)) / floor)
-
-        lines = []
-        for series in self.series:
-            points = [(left + width / 2, y(v)) for left, v in zip(lefts, series.values)]
-            path = " ".join(f"{'M' if i == 0 else 'L'}{px:.1f},{py:.1f}" for i, (px, py) in enumerate(points))
-            dots = [(f"{px:.1f}", f"{py:.1f}", tip) for (px, py), tip in zip(points, series.tips)]
-            lines.append({"name": visible(series.name), "role": series.role, "path": path, "dots": dots})
-        step = max(2, -(-abs(floor) // 5))
-        powers = range(0, floor - 1, -step)
-        grid = [("\u2264 " * (p == _FLOOR) + _one_in(p), y(p * math.log(10))) for p in powers]
-        return render(
-            "lines.html.j2",
-            width=WIDTH,
-            height=bottom + 46,
-            bottom=bottom,
-            left=LEFT,
-            right=WIDTH - RIGHT,
-            grid=grid,
-            lines=lines,
-            ticks=_ticks(self.columns, [x + width / 2 for x in lefts]),
-            axis=self.axis,
-            middle=(LEFT + WIDTH - RIGHT) / 2,
+        powers = range(0, floor - 1, -max(2, -(-abs(floor) // 5)))
+        places = list(range(len(self.columns)))
+        found = figure(
+            290,
+            xaxis=axis(self.axis, range=[-0.5, len(places) - 0.5], **ticks(self.columns, places)),
+            yaxis=axis(
+                range=[floor * 1.04, -0.05 * floor],
+                showgrid=True,
+                tickmode="array",
+                tickvals=list(powers),
+                ticktext=["\u2264\u202f" * (p == _FLOOR) + _one_in(p) for p in powers],
+                tickfont={"color": LIGHT["ink"], "size": 12},
+            ),
         )
+        for series in reversed(self.series):
+            role, dash = _STROKES[series.role]
+            found.add_scatter(
+                x=places,
+                y=[max(floor, value / math.log(10)) for value in series.values],
+                mode="lines+markers",
+                name=short(series.name),
+                line={"color": LIGHT[role], "width": 2.4, "dash": dash},
+                marker={"color": LIGHT[role], "size": 7},
+                text=[plain(tip) for tip in series.tips],
+                hovertemplate="%{text}<extra></extra>",
+                cliponaxis=False,
+            )
+        return found
+
+    def html(self) -> Markup:
+        """The chart and its legend."""
+        lines = [{"name": visible(s.name), "role": s.role} for s in self.series]
+        return render("lines.html.j2", chart=chart(self.figure(), f"probability by {self.axis}"), lines=lines)
 
     def table(self) -> Table:
         """A column of log-probabilities a line."""
@@ -170,13 +194,7 @@ class Lines:
 
 
 def _one_in(power: int) -> str:
-    return {0: "100\u202f%", -1: "10\u202f%", -2: "1\u202f%"}.get(power, f"1 in 10{_superscript(-power)}")
-
-
-def _superscript(number: int) -> str:
-    return str(number).translate(
-        str.maketrans("0123456789", "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079")
-    )
+    return {0: "100\u202f%", -1: "10\u202f%", -2: "1\u202f%"}.get(power, f"1 in 10<sup>{-power}</sup>")
 
 
 @dataclass(frozen=True)
@@ -208,48 +226,74 @@ class Dots:
     contests: Sequence[Contest]
     axis: str
 
-    def html(self) -> Markup:
-        """The rows."""
+    def figure(self) -> Any:
+        """A Plotly figure, one row a contest, its label above it."""
         every = [v for c in self.contests for v in (c.own, *c.others, 0.0, 1.0)]
         low, high = math.floor(10 * min(every)) / 10, math.ceil(10 * max(every)) / 10
-        left = 190
-
-        def x(value: float) -> float:
-            return left + (value - low) / (high - low) * (WIDTH - RIGHT - 14 - left)
-
-        rows = []
-        for i, contest in enumerate(self.contests):
-            middle = 34 + 64 * i
-            # The golden ratio spreads the dots over the height without a random number.
-            dots = [
-                (f"{x(v):.1f}", f"{middle - 17 + 34 * (0.618034 * j % 1):.1f}", share(v, 1))
-                for j, v in enumerate(contest.others)
-            ]
-            rows.append(
-                {
-                    "label": contest.label,
-                    "y": middle,
-                    "dots": dots,
-                    "own": (f"{x(contest.own):.1f}", share(contest.own, 1)),
-                    "needed": f"{x(contest.needed):.1f}",
-                    "needed_text": share(contest.needed),
-                    "passed": contest.own >= contest.needed,
-                }
-            )
-        bottom = 34 + 64 * len(self.contests) - 24
-        step = 0.25 if high - low <= 2.5 else 0.5
-        ticks = [k * step for k in range(math.ceil(low / step), math.floor(high / step) + 1)]
-        return render(
-            "dots.html.j2",
-            width=WIDTH,
-            height=bottom + 44,
-            bottom=bottom,
-            left=left,
-            rows=rows,
-            ticks=[(share(v), f"{x(v):.1f}") for v in ticks],
-            axis=self.axis,
-            middle=(left + WIDTH - RIGHT) / 2,
+        step = 0.25 if high - low <= 1.6 else 0.5 if high - low <= 3.2 else math.ceil((high - low) / 6)
+        marks = [k * step for k in range(math.ceil(low / step), math.floor(high / step) + 1)]
+        pad = 0.03 * (high - low)
+        found = figure(
+            78 * len(self.contests) + 52,
+            xaxis=axis(
+                self.axis,
+                range=[low - pad, high + pad],
+                showgrid=True,
+                tickmode="array",
+                tickvals=marks,
+                ticktext=[share(v) for v in marks],
+            ),
+            yaxis=axis(range=[len(self.contests), 0], visible=False),
         )
+        hover = {"hovertemplate": "%{text}<extra></extra>"}
+        for row, contest in enumerate(self.contests):
+            middle = row + 0.62
+            # The golden ratio spreads the dots over the height without a random number.
+            heights = [middle - 0.22 + 0.44 * (0.618034 * i % 1) for i in range(len(contest.others))]
+            found.add_scatter(
+                x=list(contest.others),
+                y=heights,
+                mode="markers",
+                marker={"color": LIGHT["soft"], "size": 7, "opacity": 0.45},
+                text=[f"a random set: {share(v, 1)}" for v in contest.others],
+                **hover,
+            )
+            found.add_scatter(
+                x=[contest.needed] * 2,
+                y=[middle - 0.32, middle + 0.32],
+                mode="lines",
+                line={"color": LIGHT["ink"], "width": 1.5, "dash": "dash"},
+                text=[f"needed: {share(contest.needed)}"] * 2,
+                **hover,
+            )
+            found.add_scatter(
+                x=[contest.own],
+                y=[middle],
+                mode="markers",
+                marker={
+                    "color": LIGHT["for" if contest.own >= contest.needed else "against"],
+                    "size": 17,
+                    "symbol": "diamond",
+                    "line": {"color": LIGHT["card"], "width": 1.5},
+                },
+                text=[f"the named parts: {share(contest.own, 1)}"],
+                **hover,
+            )
+            found.add_annotation(
+                text=f"<b>{plain(contest.label)}</b>",
+                x=0,
+                xref="paper",
+                xanchor="left",
+                y=row + 0.14,
+                yanchor="middle",
+                showarrow=False,
+                font={"size": 13},
+            )
+        return found
+
+    def html(self) -> Markup:
+        """The chart and its legend."""
+        return render("dots.html.j2", chart=chart(self.figure(), self.axis))
 
     def table(self) -> Table:
         """Own share, and the random sets' quartiles and extremes, in percent."""
