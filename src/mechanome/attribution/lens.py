@@ -1,8 +1,8 @@
 """Logit lens: what the model would predict if it stopped at a site.
 
-A stream is written over the last block's output of a one-token prompt, and the model's own forward does the rest:
-last norm, unembedding, soft-cap, whatever they are. So the last row is the model's prediction itself. Earlier rows
-are a reading, not a fact: the model never stops there, and early layers need not use the last one's coordinates.
+A stream is put in place of the last block's output, and the model's own last norm and unembedding do the rest. So the
+last row is the model's prediction itself. Earlier rows are a reading, not a fact: the model never stops there, and
+early layers need not use the last one's coordinates. A tuned lens (`fit_tuned_lens`) translates them first.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from mechanome.core import BadInput, NotServed, ShapeMismatch, Table
-from mechanome.engine import Model, Patch, Site
+from mechanome.attribution.readout import Readout
+from mechanome.core import BadInput, ShapeMismatch, Table
+from mechanome.engine import Model, Site
 from mechanome.engine.asked import in_vocabulary, opened_model, token_ids
 from mechanome.engine.frame import Positions
 from mechanome.engine.inputs import Inputs
@@ -94,32 +95,25 @@ def logit_lens(
 
     Raises:
         BadInput: no site. ShapeMismatch: a site that is not of the stream's width.
-        NotServed: a model whose last block's output cannot be written.
+        NotServed: a model whose logits are not made from its last block's output.
     """
     opened_model(model)
     chosen = model.expand(sites)
     if not chosen:
         raise BadInput("a lens", "it reads no site", "name some, such as 'resid_post.*'")
-    final = Site("resid_post", model.n_layers - 1)
-    if why := model.why_not_edit(final):
-        raise NotServed(f"a logit lens on {model.name}", why, "use a causal or masked language model")
+    readout = Readout.of(model)
     run = model.run(inputs, capture=chosen, pos=pos, logits=False)
     read = [run[s] if translate is None else translate(s, run[s]) for s in chosen]
-    width = model.weight("W_U").value.shape[0]
     for site, stream in zip(chosen, read):
-        if stream.shape != read[0].shape or stream.shape[-1] != width:
+        if stream.shape != read[0].shape or stream.shape[-1] != readout.width:
             raise ShapeMismatch(
-                f"a lens at {site}", f"it is {list(stream.shape)}, the stream is {width} wide", "name stream sites"
+                f"a lens at {site}",
+                f"it is {list(stream.shape)}, the stream is {readout.width} wide",
+                "name stream sites",
             )
     streams = torch.stack(read)
-    flat = streams.reshape(-1, streams.shape[-1])
-    carrier = run.batch.input_ids[:1, run.batch.frame.starts[0]].tolist()
-    pieces = []
-    for part in flat.split(_ROWS_AT_ONCE):
-        batch = model.encode([carrier] * len(part), bos="none")
-        logits = model.run(batch, edits=[Patch(final, part, pos="last")], logits="last").logits
-        assert logits is not None
-        pieces.append(logits)
-    logits = torch.cat(pieces).reshape(*streams.shape[:-1], -1)
+    with torch.no_grad():
+        flat = streams.reshape(-1, readout.width)
+        logits = torch.cat([readout(part) for part in flat.split(_ROWS_AT_ONCE)]).reshape(*streams.shape[:-1], -1)
     text = (lambda i: model.tokenizer.decode([i])) if model.tokenizer is not None else str
     return Lens(tuple(chosen), logits, text)
