@@ -2,7 +2,7 @@
 
 from mechanome.heads.contribution import FORMS, Contribution, contribution, head_importance, transformed_lengths
 from mechanome.heads.contributions import Contributions, contributions, contributions_of
-from mechanome.heads.faithfulness import Faithfulness, agreement, critical_auc, faithfulness, hit_at_k
+from mechanome.heads.faithfulness import Faithfulness, agreement, agreements, critical_auc, faithfulness, hit_at_k
 from mechanome.heads.head_scores import SCORES, HeadScores, head_scores, repeated_tokens
 from mechanome.heads.importance import METRICS, TokenImportance, TokenMetric, rollout, token_importance
 from mechanome.heads.masking import (
@@ -40,6 +40,7 @@ __all__ = [
     "TokenImportance",
     "TokenMetric",
     "agreement",
+    "agreements",
     "contribution",
     "contributions",
     "contributions_of",

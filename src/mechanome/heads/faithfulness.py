@@ -161,12 +161,19 @@ def agreement(
         ShapeMismatch: lists of unequal length, or a prompt with more scores than effects.
         NotFinite: scores or effects of a prompt that do not vary. TooFewRows: a prompt of fewer than three tokens.
     """
+    if len(scores) == len(effects) == 1:
+        return spearman(*_pair(scores[0], effects[0], exclude), seed=seed)
+    return bootstrap(agreements(scores, effects, exclude=exclude), seed=seed)
+
+
+def agreements(scores: Sequence[Numbers], effects: Sequence[Numbers], *, exclude: Sequence[int] = (0,)) -> list[float]:
+    """Spearman's correlation of scores with effects of hiding, prompt by prompt; compare two metrics' row by row.
+
+    Args, raises: as `agreement`.
+    """
     if len(scores) != len(effects):
         raise ShapeMismatch(f"{len(scores)} scores, {len(effects)} effects", "they come in pairs", "one each a prompt")
-    pairs = [_pair(s, e, exclude) for s, e in zip(scores, effects)]
-    if len(pairs) == 1:
-        return spearman(*pairs[0], seed=seed)
-    return bootstrap([_rank_correlation(x, y) for x, y in pairs], seed=seed)
+    return [_rank_correlation(*_pair(s, e, exclude)) for s, e in zip(scores, effects)]
 
 
 def _pair(scores: Numbers, effects: Numbers, exclude: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
