@@ -1,9 +1,9 @@
 """`Graph`: what can send to what inside a transformer.
 
-A *source* writes to the residual stream: the embedding, each head, each MLP. A *target* reads from it: the query of each
-head, the key and the value of each key/value head, the input of each MLP, the logits. There is an edge from every source
-to every target that reads later. Sources are listed in the order in which they write, so the sources of a target are
-always the first `after` ones, and everything known of edges is a matrix `[source, target]`.
+A *source* writes to the residual stream: the embedding, each head, each MLP. A *target* reads from it: the query of
+each head, the key and the value of each key/value head, the input of each MLP, the logits. There is an edge from every
+source to every target that reads later. Sources are listed in the order in which they write, so the sources of a target
+are always the first `after` ones, and everything known of edges is a matrix `[source, target]`.
 
 Under grouped-query attention a key/value head is one reader, however many query heads use it. Edges are read before the
 norm: a target reads the stream, and its norm belongs to the target.
@@ -11,9 +11,9 @@ norm: a target reads the stream, and its norm belongs to the target.
 | block | what a target reads | edges into one target |
 |---|---|---|
 | `pre` | the sum of what was written | add up exactly |
-| `parallel` | as `pre`; attention and MLP of a block read the same stream, so no edge leads from one to the other | add up exactly |
+| `parallel` | as `pre`; attention and MLP read the same stream, with no edge from one to the other | add up exactly |
 | `post` | the sum, sent through the norm after each part | do not add: approximate |
-| `sandwich` | the sum; the heads of a layer write through one norm that all of them share | do not add: approximate |
+| `sandwich` | the sum; the heads of a layer write through one norm that they share | do not add: approximate |
 
 Where norms stand on the way, an edge is defined by what its target would read if this source alone had written
 something else: the norms between them are computed again. One edge is then exact, but two edges into one target do not

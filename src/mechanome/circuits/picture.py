@@ -1,0 +1,144 @@
+"""A circuit as a layered drawing: the embedding below, the logits above, one row a layer, heads left and MLP right.
+
+An edge is a curve; its hue is the sign of its score and its strength the size. With thousands of edges a drawing is a
+blot, so it shows the strongest and says how many it leaves out; the table beside it holds the numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from markupsafe import Markup, escape
+
+from mechanome.circuits.circuit import Circuit
+from mechanome.circuits.graph import Graph
+from mechanome.circuits.score_matrix import Scores
+from mechanome.core import Table
+from mechanome.report.rendering import number
+
+_STEP, _ROW, _EDGE_OF_PAGE = 46, 62, 52
+
+
+@dataclass(frozen=True)
+class Node:
+    """A box of the drawing.
+
+    Args:
+        label: its text. tip: what is said on hover. x, y: its middle, in pixels.
+    """
+
+    label: str
+    tip: str
+    x: float
+    y: float
+
+
+@dataclass(frozen=True)
+class CircuitPicture:
+    """A circuit, drawn; it is a picture of `mechanome.report`.
+
+    Args:
+        circuit: what is drawn.
+        scores: strength and sign of its edges; without them all are drawn alike.
+        most: the largest number of edges drawn, strongest first.
+        tips: source name to a further remark on hover (such as what a head attends to).
+    """
+
+    circuit: Circuit
+    scores: Scores | None = None
+    most: int = 150
+    tips: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def drawn(self) -> list[tuple[int, int, float | None]]:
+        """Source, target and score of the edges drawn, strongest first."""
+        pairs = [(i, j) for i, j in self.circuit.edges.nonzero().tolist()]
+        if self.scores is None:
+            return [(i, j, None) for i, j in pairs[: self.most]]
+        values = self.scores.edge_values()
+        strong = sorted(((i, j, float(values[i, j])) for i, j in pairs), key=lambda edge: -abs(edge[2]))
+        return [*strong[: self.most]]
+
+    def nodes(self) -> dict[str, Node]:
+        """Boxes by name of the source, and "logits"; only those that edges drawn touch."""
+        graph = self.circuit.graph
+        touched = {i for i, _, _ in self.drawn}
+        touched |= {s for _, j, _ in self.drawn for s in graph.feeds[j].nonzero()[:, 0].tolist()}
+        boxes: dict[str, Node] = {}
+        rows = len(graph.layers) + 1
+        used = [group for group in graph.writers if any(i in touched for i in range(*group.nodes.indices(1 << 30)))]
+        widest = max((g.count for g in used if g.kind == "head"), default=1)
+        for group in used:
+            level = 0 if group.layer is None else group.layer + 1
+            y = _EDGE_OF_PAGE + _ROW * (rows - level)
+            for unit in range(group.count):
+                index = group.first + unit
+                if index not in touched:
+                    continue
+                name = graph.sources[index]
+                head = group.kind == "head"
+                slot = {"embedding": (widest + 1) / 2, "mlp": widest + 1.0}.get(group.kind, float(unit))
+                label = (
+                    f"{group.layer}.{unit}" if head else f"MLP {group.layer}" if group.layer is not None else "input"
+                )
+                tip = name + (f": {self.tips[name]}" if name in self.tips else "")
+                boxes[name] = Node(label, tip, _EDGE_OF_PAGE + _STEP * slot, y)
+        boxes["logits"] = Node("logits", "logits", _EDGE_OF_PAGE + _STEP * (widest + 1) / 2, _EDGE_OF_PAGE)
+        return boxes
+
+    def html(self) -> Markup:
+        """The drawing, as SVG in the colors of the page."""
+        boxes, graph = self.nodes(), self.circuit.graph
+        width = max(node.x for node in boxes.values()) + _EDGE_OF_PAGE
+        height = max(node.y for node in boxes.values()) + _EDGE_OF_PAGE
+        strongest = max((abs(v) for _, _, v in self.drawn if v is not None), default=1.0) or 1.0
+        curves = [
+            _curve(boxes[graph.sources[i]], node, graph.name(i, j), value, strongest)
+            for i, j, value in reversed(self.drawn)
+            for node in _into(graph, boxes, j)
+        ]
+        left_out = len(self.circuit) - len(self.drawn)
+        note = f'<p class="dim">{left_out} weaker edges are not drawn.</p>' if left_out else ""
+        return Markup(
+            f'<div class="scroll"><svg viewBox="0 0 {width:g} {height:g}" width="{width:g}" role="img" '
+            f'aria-label="{escape(repr(self.circuit))}" style="max-width:100%;height:auto">'
+            + "".join(curves)
+            + "".join(_box(node) for node in boxes.values())
+            + f"</svg></div>{note}"
+        )
+
+    def table(self) -> Table:
+        """All edges, strongest first."""
+        return self.circuit.table(self.scores, k=None)
+
+
+def _into(graph: Graph, boxes: dict[str, Node], target: int) -> Sequence[Node]:
+    """The boxes that a target belongs to: every head of its group."""
+    if graph.targets[target] == "logits":
+        return [boxes["logits"]]
+    return [boxes[graph.sources[s]] for s in graph.feeds[target].nonzero()[:, 0].tolist()]
+
+
+def _curve(start: Node, end: Node, name: str, value: float | None, strongest: float) -> str:
+    strength = 0.5 if value is None else max(0.08, abs(value) / strongest)
+    hue = "--soft-rgb" if value is None else "--for-rgb" if value >= 0 else "--against-rgb"
+    color = "var(--soft)" if value is None else f"rgb(var({hue}))"
+    middle = (start.y + end.y) / 2
+    tip = name if value is None else f"{name}: {number(value, 4)}"
+    low, high = start.y - 11, end.y + 11
+    return (
+        f'<path d="M{start.x:g},{low:g} C{start.x:g},{middle:g} {end.x:g},{middle:g} {end.x:g},{high:g}" '
+        f'fill="none" stroke="{color}" stroke-opacity="{strength:.3f}" stroke-width="{0.8 + 2.4 * strength:.2f}" '
+        f'data-tip="{escape(tip)}"><title>{escape(tip)}</title></path>'
+    )
+
+
+def _box(node: Node) -> str:
+    half = 17 if len(node.label) <= 5 else 25
+    return (
+        f'<g data-tip="{escape(node.tip)}"><title>{escape(node.tip)}</title>'
+        f'<rect x="{node.x - half:g}" y="{node.y - 11:g}" width="{2 * half}" height="22" rx="6" fill="var(--card)" '
+        f'stroke="var(--line)"/><text x="{node.x:g}" y="{node.y + 4:g}" text-anchor="middle" font-size="11.5" '
+        f'fill="var(--ink)">{escape(node.label)}</text></g>'
+    )
