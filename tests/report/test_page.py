@@ -12,7 +12,22 @@ from pathlib import Path
 import pytest
 from markup import check
 
-from mechanome.report import Bars, Contest, Dots, HeatMap, Lines, Page, Picture, Section, Series, Span, text
+from mechanome.core import Table
+from mechanome.report import (
+    Bars,
+    Choice,
+    Contest,
+    Dots,
+    HeatMap,
+    Lines,
+    Option,
+    Page,
+    Picture,
+    Section,
+    Series,
+    Span,
+    text,
+)
 from mechanome.report.charts import packed_plotly
 
 EVIL = "</title></style><script>document.title='broken'</script>"
@@ -34,7 +49,8 @@ def page(*pictures: Picture) -> Page:
         verdict=("Explained", True, (EVIL,)),
         story=((EVIL, Span(EVIL, "token")), ("second",)),
         sections=tuple(
-            Section(EVIL, (EVIL,), picture, (EVIL,)) for picture in (Bars([(EVIL, [EVIL], [1.0])]), *pictures)
+            Section(EVIL, (EVIL,), picture, (EVIL,), (EVIL,), (EVIL,))
+            for picture in (Bars([(EVIL, [EVIL], [1.0])]), *pictures)
         ),
         measured=((EVIL,),),
         limits=((EVIL,),),
@@ -70,7 +86,7 @@ def test_charts_bring_their_script_once() -> None:
 def test_every_text_is_escaped() -> None:
     html = page().html()
     assert EVIL not in html
-    assert html.count(escaping.escape(EVIL, quote=False).replace("'", "&#39;")) >= 12
+    assert html.count(escaping.escape(EVIL, quote=False).replace("'", "&#39;")) >= 14
 
 
 def test_a_notebook_gets_a_frame() -> None:
@@ -114,3 +130,12 @@ def test_a_frame_draws_too(tmp_path: Path) -> None:
     file = tmp_path / "notebook.html"
     file.write_text(f"<!DOCTYPE html><html><body>{page(*CHARTS).framed()}</body></html>", encoding="utf-8")
     assert "<iframe" in dumped(file, tmp_path / "profile")
+
+
+def test_a_choice_is_made_in_a_browser(tmp_path: Path) -> None:
+    choice = Choice("measure", [Option(n, Bars([(n, [n], [1.0])])) for n in ("one", "two")], Table(["a"], [[1]]))
+    click = "<script>document.querySelectorAll('[type=radio]')[1].click()</script></body>"
+    file = tmp_path / "report.html"
+    file.write_text(str(page(choice).html()).replace("</body>", click), encoding="utf-8")
+    first, second = dumped(file, tmp_path / "profile").split('<div class="choice-panel"')[1:]
+    assert first.startswith(" hidden") and second.startswith(">")

@@ -8,7 +8,22 @@ import math
 import pytest
 from markup import check
 
-from mechanome.report import Bars, Contest, Dots, HeatMap, Lines, Meter, Series, Sheet, TokenStrip, Weights
+from mechanome.core import Table
+from mechanome.report import (
+    Bars,
+    Choice,
+    Contest,
+    Dots,
+    HeatMap,
+    Lines,
+    Meter,
+    Option,
+    Series,
+    Sheet,
+    Stack,
+    TokenStrip,
+    Weights,
+)
 from mechanome.report.charts import ticks
 from mechanome.report.palette import COLORS, DARK, LIGHT, variables
 from mechanome.report.rendering import share, visible
@@ -24,6 +39,10 @@ PICTURES = {
     ),
     "dots": Dots([Contest(EVIL, 1.2, [0.1, -0.3, 0.2], 0.5), Contest("keep", 0.2, [0.3, 0.1], 0.5)], "share"),
 }
+PICTURES["choice"] = Choice(
+    EVIL, [Option(EVIL, PICTURES["strip"], EVIL), Option("b", PICTURES["bars"])], Table(["token"], [[EVIL]])
+)
+PICTURES["stack"] = Stack([PICTURES["sheet"], PICTURES["choice"]])
 
 
 @pytest.mark.parametrize("name", PICTURES)
@@ -52,6 +71,21 @@ def test_sign_is_hue_and_size_is_opacity() -> None:
     strip = str(PICTURES["strip"].html())
     assert "--a:1.000" in strip and "not measured" in strip
     assert strip.count('class="cell against"') == 1 and strip.count('class="cell none"') == 1
+
+
+def test_a_choice_shows_its_first_option() -> None:
+    html = str(PICTURES["choice"].html())
+    assert html.count('type="radio"') == 2 and html.count(" checked") == 1
+    first, second = html.split('<div class="choice-panel"')[1:]
+    assert first.startswith(">") and second.startswith(" hidden>")
+    assert PICTURES["stack"].table() == PICTURES["choice"].table() == Table(["token"], [[EVIL]])
+    assert Stack([PICTURES["sheet"]]).table() is None
+
+
+def test_a_meter_may_say_something_else() -> None:
+    assert "20\u202f%" in str(Meter(0.2).html()) and "1.5 nats" in str(Meter(0.2, "1.5 nats").html())
+    sheet = Sheet([("part", "")], [(Meter(2.0),)], numbers=Table(["part"], [[2.0]]))
+    assert "width:100.0%" in str(sheet.html()) and sheet.table().rows == ((2.0,),)
 
 
 def test_a_heat_map_draws_the_numbers_of_its_table() -> None:

@@ -58,12 +58,16 @@ class Section:
         lead: how to read it, one or two sentences.
         picture: the picture.
         finding: what it says here, in a line.
+        method: how it was measured, in a few sentences.
+        limit: what it does not show, in a sentence or two.
     """
 
     title: str
     lead: Line
     picture: Picture
     finding: Line = ()
+    method: Line = ()
+    limit: Line = ()
 
 
 @dataclass(frozen=True)
@@ -114,7 +118,7 @@ class Page:
             colors=Markup(variables()),
             style=resource("style.css"),
             charts=_drawing() if charts else None,
-            script=resource("tips.js"),
+            script=resource("page.js"),
         )
 
     def framed(self, height: int = 900) -> str:
@@ -140,6 +144,8 @@ def _shown(section: Section) -> dict[str, Any]:
         "title": section.title,
         "lead": spans(section.lead),
         "finding": spans(section.finding),
+        "method": spans(section.method),
+        "limit": spans(section.limit),
         "picture": section.picture.html(),
         "table": None if table is None else Markup(table.html()),
     }

@@ -1,4 +1,4 @@
-"""Pictures made of plain HTML and SVG: no library, no network, and each one knows its table.
+"""Pictures made of plain HTML: tokens, bars and sheets. Each one knows its table; those with axes are in `plots`.
 
 A picture is a frozen dataclass of numbers and texts. `html()` draws it, `table()` gives the same numbers in full.
 Values are signed: one hue speaks for the answer, the other against it, and strength is opacity, so both color schemes
@@ -27,6 +27,13 @@ class Picture(Protocol):
         """The numbers behind it, None where the picture is a table already."""
 
 
+class Cell(Protocol):
+    """A small picture within a table."""
+
+    def html(self) -> Markup:
+        """The drawing, as an HTML fragment."""
+
+
 @dataclass(frozen=True)
 class Bars:
     """Horizontal bars of probabilities, in columns side by side.
@@ -53,9 +60,6 @@ class Bars:
             for title, ts, vs in self.columns
         ]
         return render("bars.html.j2", columns=columns)
-
-    def _row(self, text: str, value: float, widest: float) -> tuple[str, str, float, str]:
-        return text, share(value, 1 if value >= 0.001 else 2), 100 * value / widest, self.roles.get(text, "")
 
     def table(self) -> Table:
         """Label and probability of every column."""
@@ -113,15 +117,16 @@ class Meter:
 
     Args:
         value: the share; the bar stops at 0 and 1, the text does not.
+        text: beside the bar; empty for the share in percent.
     """
 
     value: float
+    text: str = ""
 
     def html(self) -> Markup:
         """The bar with its percentage."""
-        return render(
-            "meter.html.j2", width=100 * min(1.0, abs(self.value)), text=share(self.value), against=self.value < 0
-        )
+        text = self.text or share(self.value)
+        return render("meter.html.j2", width=100 * min(1.0, abs(self.value)), text=text, against=self.value < 0)
 
 
 @dataclass(frozen=True)
@@ -151,13 +156,15 @@ class Sheet:
 
     Args:
         columns: names, with a one-line explanation each.
-        rows: cells: texts, `Meter`s, `Weights`.
+        rows: cells: texts, `Meter`s, `Weights`, `Link`s.
         muted: rows that are set aside.
+        numbers: what the rows are cut or rounded from, None where they are all there is.
     """
 
     columns: Sequence[tuple[str, str]]
-    rows: Sequence[Sequence[str | Meter | Weights]]
+    rows: Sequence[Sequence[str | Cell]]
     muted: Sequence[int] = ()
+    numbers: Table | None = None
 
     def html(self) -> Markup:
         """The table."""
@@ -167,9 +174,9 @@ class Sheet:
         ]
         return render("sheet.html.j2", columns=self.columns, rows=rows)
 
-    def table(self) -> None:
-        """It is one already."""
-        return
+    def table(self) -> Table | None:
+        """The numbers behind it; None where it shows them already."""
+        return self.numbers
 
 
 def _ink(strength: float | None) -> dict[str, str]:

@@ -11,4 +11,13 @@
     tip.style.left = Math.max(8, x) + "px";
     tip.style.top = (above > 8 ? above : event.clientY + 18) + "px";
   });
+  document.querySelectorAll(".choice").forEach(function (choice) {
+    var panels = choice.querySelectorAll(":scope > .choice-panel");
+    function show() {
+      var chosen = Number(choice.querySelector(":checked").value);
+      panels.forEach(function (panel, i) { panel.hidden = i !== chosen; });
+    }
+    choice.addEventListener("change", show);
+    show();  // a browser may remember another choice
+  });
 })();
