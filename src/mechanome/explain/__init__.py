@@ -10,15 +10,18 @@ from mechanome.explain.effects import Grid
 from mechanome.explain.explanation import Explanation, Origin
 from mechanome.explain.pipeline import DEFAULT_MODEL, explain
 from mechanome.explain.question import Question
+from mechanome.explain.stability import Comparison, Stability
 from mechanome.explain.verification import Trial, Verification
 
 __all__ = [
     "DEFAULT_MODEL",
+    "Comparison",
     "Component",
     "Explanation",
     "Grid",
     "Origin",
     "Question",
+    "Stability",
     "Trial",
     "Verification",
     "explain",

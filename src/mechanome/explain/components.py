@@ -12,7 +12,7 @@ verification.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -20,6 +20,7 @@ from torch import Tensor
 from mechanome.engine import Site
 from mechanome.explain.effects import TOKENS, Grid
 from mechanome.explain.pair import Pair
+from mechanome.explain.tokens import whole
 
 TOP = 8
 """Parts that an explanation names at most, and less than half of the parts of one kind."""
@@ -77,9 +78,8 @@ class Component:
 
     @property
     def name(self) -> str:
-        """In words: `head 23.4` (layer, head) or `MLP 7` (layer)."""
-        head = "" if self.site.head is None else f".{self.site.head}"
-        return f"{_NAMES[self.site.point]} {self.site.layer}{head}"
+        """In words, such as `head 23.4`."""
+        return name_of(self.site)
 
     @property
     def attended(self) -> tuple[tuple[int, float], ...]:
@@ -90,19 +90,51 @@ class Component:
         return tuple(zip(places.tolist(), weights.tolist()))
 
 
+def name_of(site: Site) -> str:
+    """A part in words: `head 23.4` (layer, head) or `MLP 7` (layer)."""
+    return f"{_NAMES[site.point]} {site.layer}{'' if site.head is None else f'.{site.head}'}"
+
+
+def cut_remark(cut: int) -> str:
+    """That the list of parts was cut, in words."""
+    more = "1 more part reaches" if cut == 1 else f"{cut} more parts reach"
+    return (
+        f"the list of parts was cut: {more} the {whole(LEAST)} from which parts are named; at most {TOP} are listed, "
+        "and less than half of the parts of one kind"
+    )
+
+
 def every_site(grids: Sequence[Grid]) -> list[Site]:
     """All parts of the grids, measured or not."""
     return [_site(grid, i, j) for grid in grids for i in range(len(grid.layers)) for j in range(grid.shares.shape[1])]
 
 
-def components(pair: Pair, grids: Sequence[Grid]) -> tuple[Component, ...]:
-    """The parts to name: echoes, then the others, strongest first.
+@dataclass(frozen=True)
+class Ranking:
+    """The parts that restore most, with both effects, and which of them an explanation names.
+
+    Args:
+        restored: share that each measured part restores.
+        broken: share that each candidate breaks.
+        echoes: candidates that merely repeat the input.
+        named: the others that are named, strongest first.
+        cut: further candidates that are strong enough to be named, but beyond the number that is.
+    """
+
+    restored: Mapping[Site, float] = field(repr=False)
+    broken: Mapping[Site, float] = field(repr=False)
+    echoes: tuple[Site, ...]
+    named: tuple[Site, ...]
+    cut: int = 0
+
+
+def ranking(pair: Pair, grids: Sequence[Grid]) -> Ranking:
+    """Measure what the parts that restore most break, and choose which are named.
 
     Args:
         pair: both runs, holding every part.
-        grids: the effects of all parts, one grid a kind.
+        grids: what each part restores, one grid a kind.
     """
-    question = pair.question
     restored = {
         _site(grid, i, j): float(grid.shares[i, j])
         for grid in grids
@@ -110,15 +142,28 @@ def components(pair: Pair, grids: Sequence[Grid]) -> tuple[Component, ...]:
     }
     candidates = sorted(restored, key=lambda site: -restored[site])[:CANDIDATES]
     without = pair.removed([[(site, None)] for site in candidates], "parts")
-    broken = dict(zip(candidates, (1 - question.restored(without)).tolist()))
+    broken = dict(zip(candidates, (1 - pair.question.restored(without)).tolist()))
     strength = {site: (restored[site] + broken[site]) / 2 for site in candidates}
     echoes = [s for s in candidates if s.layer == 0 and min(restored[s], broken[s]) >= ECHO]
     order = sorted((s for s in candidates if s not in echoes), key=lambda site: -strength[site])
-    listed = [*echoes, *_named(order, strength, grids)]
+    named = _named(order, strength, grids)
+    cut = sum(strength[site] >= LEAST for site in order if site not in named)
+    return Ranking(restored, broken, tuple(echoes), tuple(named), cut)
+
+
+def components(pair: Pair, ranked: Ranking) -> tuple[Component, ...]:
+    """The parts to name: echoes, then the others, strongest first.
+
+    Args:
+        pair: both runs, holding every part.
+        ranked: which parts, with their effects.
+    """
+    listed = [*ranked.echoes, *ranked.named]
     places = _places(pair, listed)
     rows = _attention(pair, [(site, places[site][0]) for site in listed if site.head is not None])
     return tuple(
-        Component(s, restored[s], broken[s], *places[s], echo=s in echoes, attends=rows.get(s)) for s in listed
+        Component(s, ranked.restored[s], ranked.broken[s], *places[s], echo=s in ranked.echoes, attends=rows.get(s))
+        for s in listed
     )
 
 

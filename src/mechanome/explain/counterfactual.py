@@ -93,7 +93,9 @@ def difference(answer: int, foil: int) -> Score:
     return lambda logits: logits[:, answer] - logits[:, foil]
 
 
-def swaps(model: Model, prompt: Batch, logits: Tensor, score: Score) -> list[Swap]:
+def swaps(
+    model: Model, prompt: Batch, logits: Tensor, score: Score, content: Sequence[int] | None = None, last: int = -1
+) -> list[Swap]:
     """Swaps that cost the answer at least `MOVES`, best first.
 
     Args:
@@ -101,12 +103,14 @@ def swaps(model: Model, prompt: Batch, logits: Tensor, score: Score) -> list[Swa
         prompt: one unpadded row.
         logits: its logits at every position, `[pos, vocab]`.
         score: what the answer should lose.
+        content: positions that may be swapped; None for all.
+        last: the position that is swapped only if no other one helps.
 
     Raises:
         BadInput: no swap moves the answer enough; the message advises a counterfactual of one's own.
     """
     ids = prompt.input_ids[0]
-    by_position = _alternatives(model, ids, logits)
+    by_position = _alternatives(model, ids, logits, range(len(ids)) if content is None else content)
     first = [(position, found[0]) for position, found in by_position.items()]
     others = [(position, new) for position, found in by_position.items() for new in found[1:]]
     measured = _measure(model, prompt, logits, first, score)
@@ -115,7 +119,7 @@ def swaps(model: Model, prompt: Batch, logits: Tensor, score: Score) -> list[Swa
         others = [trial for trial in others if trial[0] in {swap.position for swap in best}]
     measured += _measure(model, prompt, logits, others, score)
     found = [swap for swap in measured if swap.loss >= MOVES]
-    inner = [swap for swap in found if swap.position < len(ids) - 1]
+    inner = [swap for swap in found if swap.position != last % len(ids)]
     if not found:
         most = max((swap.loss for swap in measured), default=0.0)
         fell = f"the answer's log-odds fell by {most:.1f} nats at most ({MOVES:g} are needed)"
@@ -138,13 +142,13 @@ _Trial = tuple[int, int]
 """Position and new id."""
 
 
-def _alternatives(model: Model, ids: Tensor, logits: Tensor) -> dict[int, list[int]]:
+def _alternatives(model: Model, ids: Tensor, logits: Tensor, content: Sequence[int]) -> dict[int, list[int]]:
     """Per position the ids worth trying there, nearest first, for at most `SCANNED` positions."""
     nearness = _nearness(model)
-    special = set(getattr(model.tokenizer, "all_special_ids", ()))
-    present = set(ids.tolist())
+    special = _special(model)
+    present = {int(ids[p]) for p in content}
     found: dict[int, list[int]] = {}
-    for position in range(len(ids) - 1, 0, -1):
+    for position in sorted(set(content) - {0}, reverse=True):
         old = Token.of(model, int(ids[position]))
         if old.id in special or not any(c.isalnum() for c in old.text) or len(found) == SCANNED:
             continue
@@ -157,6 +161,12 @@ def _alternatives(model: Model, ids: Tensor, logits: Tensor) -> dict[int, list[i
         if chosen := list(islice(kept, PER_POSITION)):
             found[position] = chosen
     return found
+
+
+def _special(model: Model) -> set[int]:
+    """Ids that stand for no text: ends of texts and turns, roles."""
+    added = getattr(model.tokenizer, "added_tokens_decoder", {})
+    return {*getattr(model.tokenizer, "all_special_ids", ()), *(id for id, token in added.items() if token.special)}
 
 
 def _nearness(model: Model) -> Callable[[int, Tensor], Tensor]:

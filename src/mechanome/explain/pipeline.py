@@ -13,7 +13,7 @@ from torch import nn
 from mechanome.core import NotServed, versions
 from mechanome.engine import Model, load
 from mechanome.engine.memory import Budget
-from mechanome.explain.components import KINDS, components, every_site
+from mechanome.explain.components import KINDS, components, every_site, ranking
 from mechanome.explain.direct import direct
 from mechanome.explain.effects import Grid, flow, having, parts
 from mechanome.explain.explanation import Explanation, Origin
@@ -21,7 +21,10 @@ from mechanome.explain.hiding import hide
 from mechanome.explain.importance import importance
 from mechanome.explain.lens import lens
 from mechanome.explain.pair import Pair
+from mechanome.explain.prompts import Asked
 from mechanome.explain.question import ask
+from mechanome.explain.refusals import refuse_early
+from mechanome.explain.stability import stability
 from mechanome.explain.tokens import Prediction
 from mechanome.explain.verification import verify
 
@@ -33,12 +36,13 @@ T = TypeVar("T")
 
 
 def explain(
-    prompt: str,
+    prompt: Asked,
     model: str | Path | nn.Module | Model = DEFAULT_MODEL,
     *,
     answer: str | None = None,
     foil: str | None = None,
-    counterfactual: str | None = None,
+    counterfactual: Asked | None = None,
+    counterfactuals: int = 3,
     seed: int = 0,
     budget: Budget = None,
     quiet: bool = False,
@@ -46,12 +50,16 @@ def explain(
     """Explain why a language model continues a prompt as it does, and test the explanation.
 
     Args:
-        prompt: the text whose next token is explained.
+        prompt: the text whose continuation is explained, or a chat (messages with "role" and "content"), which the
+            model's own template turns into tokens up to where its answer begins.
         model: what `mechanome.load` opens, or an opened model.
-        answer: the next token to explain, as text; None takes the likeliest one. Of several tokens the first is used.
+        answer: the continuation to explain, as text; None takes the likeliest token. Where answer and foil are several
+            tokens, the first at which they differ is explained, behind those they share.
         foil: rather than what; None takes the likeliest token after the counterfactual, or the runner-up.
         counterfactual: compared with what: a prompt of as many tokens with another answer; None makes one by swapping
             a token for another of its kind.
+        counterfactuals: how many the finding is compared over: the one that is explained and, as far as they can be
+            made, automatic ones besides.
         seed: of the random sets of parts that the explanation is compared with.
         budget: memory for the largest piece of work, such as "2GB"; None for a quarter of what is free.
         quiet: no progress.
@@ -60,11 +68,12 @@ def explain(
         an `Explanation`: `e.verdict`, `e.story`, `e.components`, `e.table()`, `e.html()`, `e.to_json()`.
 
     Raises:
-        BadInput: a prompt, answer, foil or counterfactual that cannot be used, each with its fix; also where no
-            automatic counterfactual can be made.
+        BadInput: a prompt, answer, foil, counterfactual or option that cannot be used, each with its fix, before the
+            model is opened where that can be known; also where no automatic counterfactual can be made.
         ShapeMismatch: a counterfactual of another token length.
         UnknownModel, NotServed: a model that cannot be opened, or that is no language model.
     """
+    refuse_early(prompt, model, answer, foil, counterfactual, counterfactuals, seed, budget)
     clock = _Clock()
     with clock.part("open the model"):
         opened = load(model)
@@ -94,9 +103,12 @@ def explain(
         written = direct(opened, question, grids)
     with clock.part("name the parts"):
         pair = Pair.of(opened, question, [site.whole for site in every_site(grids)], quiet)
-        named = components(pair, grids)
+        ranked = ranking(pair, grids)
+        named = components(pair, ranked)
     with clock.part("verify"):
         verified = verify(pair, grids, named, seed)
+    with clock.part("other counterfactuals"):
+        steady = stability(opened, question, grids, named, counterfactuals - 1, budget, quiet)
     return Explanation(
         question=question,
         prediction=Prediction.of(opened, question.clean_logits, SHOWN),
@@ -109,11 +121,13 @@ def explain(
         direct=written,
         components=named,
         verification=verified,
+        stability=steady,
         origin=_origin(opened),
         versions=versions(),
         seed=seed,
         seconds=clock.seconds,
         left_out=tuple(left_out),
+        cut=ranked.cut,
     )
 
 

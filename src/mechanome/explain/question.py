@@ -6,15 +6,18 @@ both have automatic choices, and every automatic choice is put into words that t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from mechanome.core import BadInput, NotServed, ShapeMismatch
 from mechanome.engine import Batch, LogitDiff, Model
-from mechanome.engine.inputs import token_strings
-from mechanome.explain.counterfactual import Swap, difference, log_odds, swapped, swaps
+from mechanome.explain.answers import Continuation, Score, Scores, fork, parting, read, whole_scores
+from mechanome.explain.choices import all_logits, choose_answer, choose_foil, next_logits
+from mechanome.explain.counterfactual import Swap, difference, log_odds, swaps
+from mechanome.explain.prompts import Asked, Message, Prompt
 from mechanome.explain.tokens import Token, percent, quoted
 
 MIN_GAP = 0.5
@@ -22,24 +25,58 @@ MIN_GAP = 0.5
 
 
 @dataclass(frozen=True)
+class Subject:
+    """What stays the same whatever the prompt is compared with.
+
+    Args:
+        prompt: the prompt.
+        answer: the whole answer.
+        foil: the whole foil, None where each counterfactual brings its own.
+    """
+
+    prompt: Prompt
+    answer: Continuation
+    foil: Continuation | None
+
+    @property
+    def shared(self) -> int:
+        """Tokens of the answer that a given foil shares."""
+        return 0 if self.foil is None else fork(self.answer, self.foil)
+
+    def swaps(self, model: Model) -> list[Swap]:
+        """The swaps that cost the answer's token most where it parts from a given foil, best first.
+
+        Raises:
+            BadInput: none does.
+        """
+        n = self.shared
+        own, row = self.answer.ids[n], self.prompt.followed_by(model, self.answer.ids[:n])
+        score = log_odds(own) if self.foil is None else difference(own, self.foil.ids[n])
+        return swaps(model, row, all_logits(model, row), score, self.prompt.content, self.prompt.length - 1)
+
+
+@dataclass(frozen=True)
 class Question:
     """A contrast between two prompts of equal length and between two next tokens.
 
     Args:
-        prompt: the text given.
-        counterfactual: the text it is compared with.
-        clean: the prompt as one row.
-        corrupted: the counterfactual as one row, as many tokens.
-        answer: the token whose prediction is explained.
+        subject: prompt, whole answer and, if it was given, whole foil.
+        other: what the prompt is compared with.
+        clean: the prompt as one row, with the tokens that answer and foil share behind it.
+        corrupted: the counterfactual likewise, as many tokens.
+        answer: the token whose prediction is explained: the first of the whole answer that the foil does not share.
         foil: the token it is compared with.
         swap: how the counterfactual was made, None if it was given.
         choices: every automatic choice, in words.
-        clean_logits: next-token logits after the prompt, `[vocab]`.
-        corrupted_logits: next-token logits after the counterfactual, `[vocab]`.
+        clean_logits: next-token logits after `clean`, `[vocab]`.
+        corrupted_logits: next-token logits after `corrupted`, `[vocab]`.
+        scores: answer and foil as whole texts.
+        shared: the tokens that both share, the last ones of both rows.
+        further: other swaps that would do, best first; none where the counterfactual was given.
     """
 
-    prompt: str
-    counterfactual: str
+    subject: Subject = field(repr=False)
+    other: Prompt = field(repr=False)
     clean: Batch = field(repr=False)
     corrupted: Batch = field(repr=False)
     answer: Token
@@ -48,6 +85,35 @@ class Question:
     choices: tuple[str, ...]
     clean_logits: Tensor = field(repr=False)
     corrupted_logits: Tensor = field(repr=False)
+    scores: Scores
+    shared: tuple[Token, ...] = ()
+    further: tuple[Swap, ...] = field(default=(), repr=False)
+
+    @property
+    def prompt(self) -> str:
+        """The text given; of a chat, its last message."""
+        return self.subject.prompt.text
+
+    @property
+    def counterfactual(self) -> str:
+        """The text it is compared with; of a chat, the message that was swapped, or the last one."""
+        return self.other.text
+
+    @property
+    def chat(self) -> tuple[Message, ...] | None:
+        """The messages, None for a text."""
+        return self.subject.prompt.chat
+
+    @property
+    def content(self) -> tuple[int, ...]:
+        """Positions of the prompt's own tokens: not the template of a chat, not the tokens that answer and foil
+        share."""
+        return self.subject.prompt.content
+
+    @property
+    def shared_text(self) -> str:
+        """What answer and foil share, as it stands behind both prompts; empty where they differ from the start."""
+        return "".join(token.text for token in self.shared)
 
     @property
     def metric(self) -> LogitDiff:
@@ -100,7 +166,9 @@ class Question:
         return (self.preference(logits) - self.low) / self.gap
 
 
-def ask(model: Model, prompt: str, answer: str | None, foil: str | None, counterfactual: str | None) -> Question:
+def ask(
+    model: Model, prompt: Asked, answer: str | None = None, foil: str | None = None, counterfactual: Asked | None = None
+) -> Question:
     """Settle what is explained; what is None is chosen.
 
     Raises:
@@ -110,39 +178,59 @@ def ask(model: Model, prompt: str, answer: str | None, foil: str | None, counter
         ShapeMismatch: a counterfactual of another token length.
     """
     _check_model(model)
-    if not isinstance(prompt, str):
-        raise BadInput(f"a prompt of type {type(prompt).__name__}", "one text is explained at a time", "pass a string")
-    clean = model.encode(prompt)
-    given = None if counterfactual is None else _given(model, clean, counterfactual)
-    every = _logits(model, clean)
-    last = every[-1]
+    own = Prompt.of(model, prompt)
+    given = None if counterfactual is None else _given(model, own, counterfactual)
+    last = next_logits(model, own.batch)
     choices: list[str] = []
-    target = _answer(model, answer, last, choices)
-    rival = None if foil is None else _named(model, "foil", foil, last, choices)
-    _check_rival(target, rival, answer, foil)
-    swap = None
-    if given is None:
-        score = log_odds(target.id) if rival is None else difference(target.id, rival.id)
-        swap = swaps(model, clean, every, score)[0]
-        given = model.encode([swapped(clean.input_ids[0], swap.position, swap.new.id)], bos="none")
-    other = _logits(model, given)[-1]
-    if swap is not None:
-        before, after = (percent(float(logits.softmax(-1)[target.id])) for logits in (last, other))
-        choices.append(
-            f"counterfactual: {swap.old} swapped for {swap.new} (automatic: of the swaps of one token, the one that "
-            f"costs the answer most for its plausibility; {target} falls from {before} to {after})"
-        )
-    rival = rival or _foil(model, target, last, other, choices)
-    text = counterfactual if counterfactual is not None else _text(model, given)
-    question = Question(prompt, text, clean, given, target, rival, swap, tuple(choices), last, other)
+    rival = None if foil is None else read(model, "foil", own, foil, last, choices)
+    subject = Subject(own, choose_answer(model, own, answer, rival, last, choices), rival)
+    if rival is not None:
+        fork(subject.answer, rival)
+    if given is not None:
+        question = against(model, subject, given, choices=choices)
+    else:
+        swap, *further = subject.swaps(model)
+        question = against(model, subject, own.swapped(model, swap.position, swap.new.id), swap, choices)
+        question = replace(question, further=tuple(further))
     if question.gap < MIN_GAP:
         raise BadInput(
-            f"counterfactual {quoted(text)}",
-            f"it hardly changes the preference for {target} over {rival} "
+            f"counterfactual {quoted(question.counterfactual)}",
+            f"it hardly changes the preference for {question.answer} over {question.foil} "
             f"(logit difference {question.high:.2f} after the prompt, {question.low:.2f} after the counterfactual)",
             "choose a counterfactual with another answer, or another --foil",
         )
     return question
+
+
+def against(
+    model: Model, subject: Subject, other: Prompt, swap: Swap | None = None, choices: Sequence[str] = ()
+) -> Question:
+    """The question that one counterfactual makes of a subject; the foil is chosen where none was given.
+
+    Args:
+        model: an opened language model.
+        subject: what is explained.
+        other: the counterfactual, as many tokens.
+        swap: how it was made.
+        choices: what was decided before, in words.
+    """
+    prompt, answer = subject.prompt, subject.answer
+    chosen: list[str] = []
+    foil = subject.foil or choose_foil(model, prompt, other, answer, chosen)
+    n = fork(answer, foil)
+    first, second = (p.followed_by(model, answer.ids[:n]) for p in (prompt, other))
+    clean, corrupted = next_logits(model, first), next_logits(model, second)
+    token, rival = answer.tokens[n], foil.tokens[n]
+    if len(answer.tokens) == len(foil.tokens) == 1:
+        after = [logits.double().log_softmax(-1) for logits in (clean, corrupted)]
+        scores = Scores(*(Score(t.text, 1, *(float(a[t.id]) for a in after)) for t in (token, rival)))
+    else:
+        scores = whole_scores(model, prompt, other, answer, foil)
+    made = [] if swap is None else [_said(swap, token, clean, corrupted)]
+    shared = answer.tokens[:n]
+    question = Question(subject, other, first, second, token, rival, swap, (), clean, corrupted, scores, shared)
+    said = (*choices, *made, *chosen, *parting(answer, foil, n), *scores.sentences(question.high))
+    return replace(question, choices=said)
 
 
 def _check_model(model: Model) -> None:
@@ -157,23 +245,17 @@ def _check_model(model: Model) -> None:
         )
 
 
-def _logits(model: Model, batch: Batch) -> Tensor:
-    logits = model.run(batch).logits
-    assert logits is not None
-    return logits[0].float().cpu()
-
-
-def _given(model: Model, clean: Batch, counterfactual: str) -> Batch:
-    other = model.encode(counterfactual)
-    n, m = clean.frame.lengths[0], other.frame.lengths[0]
+def _given(model: Model, prompt: Prompt, counterfactual: Asked) -> Prompt:
+    other = Prompt.of(model, counterfactual, "the counterfactual")
+    n, m = prompt.length, other.length
     if n != m:
-        lists = "; ".join(" ".join(quoted(t) for t in _shown(b.tokens[0])) for b in (clean, other))
+        lists = "; ".join(" ".join(quoted(t) for t in _shown(p.batch.tokens[0])) for p in (prompt, other))
         raise ShapeMismatch(
             f"a counterfactual of {m} tokens for a prompt of {n}",
             f"effects are compared token by token ({lists})",
             "change words for others of as many tokens",
         )
-    if bool((clean.input_ids == other.input_ids).all()):
+    if prompt.ids == other.ids:
         raise BadInput("the counterfactual", "it is the prompt itself", "change the word that decides the answer")
     return other
 
@@ -182,61 +264,9 @@ def _shown(tokens: tuple[str, ...], most: int = 24) -> tuple[str, ...]:
     return tokens if len(tokens) <= most else (*tokens[:most], "...")
 
 
-def _answer(model: Model, answer: str | None, last: Tensor, choices: list[str]) -> Token:
-    top = Token.of(model, int(last.argmax()))
-    share = last.softmax(-1)
-    if answer is None:
-        choices.append(f"answer: {top} (automatic: the model's likeliest next token, {percent(float(share[top.id]))})")
-        return top
-    target = _named(model, "answer", answer, last, choices)
-    if target.id != top.id:
-        choices.append(
-            f"the model itself prefers {top} ({percent(float(share[top.id]))}) to the answer given "
-            f"({percent(float(share[target.id]))})"
-        )
-    return target
-
-
-def _named(model: Model, role: str, text: str, last: Tensor, choices: list[str]) -> Token:
-    """The token a text starts with; a text without a leading space is also read with one, as the likelier of both."""
-    spellings = [text] if not text or text[0].isspace() else [text, " " + text]
-    ids = {s: list(model.tokenizer(s, add_special_tokens=False)["input_ids"]) for s in spellings}
-    ids = {s: found for s, found in ids.items() if found}
-    if not ids:
-        raise BadInput(f"{role} {quoted(text)}", "it has no token", f"give a word, such as --{role} ' Paris'")
-    spelling = max(ids, key=lambda s: float(last[ids[s][0]]))
-    token = Token.of(model, ids[spelling][0])
-    if spelling != text:
-        choices.append(f"{role}: {quoted(text)} read as {quoted(spelling)}, as the model would continue")
-    if len(ids[spelling]) > 1:
-        parts = " ".join(quoted(t) for t in token_strings(model.tokenizer, ids[spelling]))
-        choices.append(f"{role}: {quoted(spelling)} is several tokens ({parts}); the first one, {token}, stands for it")
-    return token
-
-
-def _check_rival(target: Token, rival: Token | None, answer: str | None, foil: str | None) -> None:
-    if rival is None or rival.id != target.id:
-        return
-    same = answer is None or answer.strip() == (foil or "").strip()
-    why = (
-        "it is the answer" if same else f"it starts with the same token as the answer {quoted(answer or '')}: {target}"
+def _said(swap: Swap, answer: Token, clean: Tensor, corrupted: Tensor) -> str:
+    before, after = (percent(float(logits.softmax(-1)[answer.id])) for logits in (clean, corrupted))
+    return (
+        f"counterfactual: {swap.old} swapped for {swap.new} (automatic: of the swaps of one token, the one that "
+        f"costs the answer most for its plausibility; {answer} falls from {before} to {after})"
     )
-    raise BadInput(f"foil {quoted(foil or '')}", why, "choose a foil whose first token is another one")
-
-
-def _foil(model: Model, target: Token, last: Tensor, other: Tensor, choices: list[str]) -> Token:
-    top = Token.of(model, int(other.argmax()))
-    if top.id != target.id:
-        share = percent(float(other.softmax(-1)[top.id]))
-        choices.append(f"foil: {top} (automatic: the likeliest next token after the counterfactual, {share})")
-        return top
-    best = last.clone()
-    best[target.id] = float("-inf")
-    second = Token.of(model, int(best.argmax()))
-    share = percent(float(last.softmax(-1)[second.id]))
-    choices.append(f"foil: {second} (automatic: the prompt's likeliest other token, {share})")
-    return second
-
-
-def _text(model: Model, batch: Batch) -> str:
-    return model.tokenizer.decode(batch.input_ids[0].tolist(), skip_special_tokens=True)

@@ -1,0 +1,63 @@
+"""What can be refused before a model is opened: arguments that no model could serve, and models that serve none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from mechanome.core import BadInput, NotServed
+from mechanome.engine.memory import Budget, parse_budget
+from mechanome.engine.plain import whole
+from mechanome.engine.registry import catalog
+from mechanome.explain.prompts import Asked, check_asked
+from mechanome.explain.tokens import quoted
+
+LANGUAGE_MODEL = "causal-lm"
+"""The registry's kind of models that predict the next token."""
+
+
+def refuse_early(
+    prompt: Asked,
+    model: Any,
+    answer: str | None,
+    foil: str | None,
+    counterfactual: Asked | None,
+    counterfactuals: int,
+    seed: int,
+    budget: Budget,
+) -> None:
+    """Check the arguments of `explain`; those that need the model are checked by `ask`.
+
+    Raises:
+        BadInput: an argument that cannot be used, with its fix.
+        NotServed: a registry model that is no language model.
+    """
+    check_asked("the prompt", prompt)
+    if counterfactual is not None:
+        check_asked("the counterfactual", counterfactual)
+    for role, text in (("answer", answer), ("foil", foil)):
+        if text is not None and not isinstance(text, str):
+            raise BadInput(f"{role} of type {type(text).__name__}", "it is a text", f"write {role}=' Paris'")
+        if text == "":
+            raise BadInput(f"{role} ''", "it has no token", f"give a word, such as --{role} ' Paris'")
+    if answer is not None and answer == foil:
+        raise BadInput(f"foil {quoted(foil)}", "it is the answer", "choose another foil")
+    for name, value, least in (("counterfactuals", counterfactuals, 1), ("seed", seed, 0)):
+        number = whole(value)
+        if number is None or number < least:
+            why = f"it must be a whole number of at least {least}"
+            raise BadInput(f"{name}={value!r}", why, f"give one such as {least + 2}")
+    parse_budget(budget)
+    if isinstance(model, str | Path):
+        _refuse_kind(str(model))
+
+
+def _refuse_kind(id: str) -> None:
+    known = {entry.id: entry.kind for entry in catalog()}
+    if known.get(id, LANGUAGE_MODEL) != LANGUAGE_MODEL:
+        able = ", ".join(name for name, kind in known.items() if kind == LANGUAGE_MODEL)
+        raise NotServed(
+            f"explaining {id}",
+            f"it is no language model that predicts the next token (its kind is {known[id]})",
+            f"use a causal language model, such as {able}",
+        )
