@@ -36,8 +36,8 @@ def _line(record: dict[str, Any]) -> str:
 
 def _section(record: dict[str, Any]) -> list[str]:
     seeds = ", ".join(map(str, record["seeds"]))
-    threads = record["machine"]["threads"]
-    how = f"Tier {record['tier']}, seeds {seeds}, {record['seconds']:.0f} s on {threads} thread(s)."
+    seconds, threads = record["processor_seconds"], record["machine"]["threads"]
+    how = f"Tier {record['tier']}, seeds {seeds}, {seconds:.0f} s of processor time, {threads} thread(s)."
     beside = [_cells([row["statement"], _measured(row), row["n"], row["note"]]) for row in record["reported"]]
     return [
         "",

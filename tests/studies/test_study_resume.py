@@ -17,7 +17,7 @@ from mechanome.studies.running import VERB
 
 
 def timeless(record: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in record.items() if key != "seconds"}
+    return {key: value for key, value in record.items() if "seconds" not in key}
 
 
 def calls(path: Path) -> list[str]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from mechanome.core import BadInput, Bar, RunFolder, UnknownName, nearest
-from mechanome.studies.parts import PartStore
+from mechanome.studies.parts import Part, PartStore
 from mechanome.studies.plan import Plan
 from mechanome.studies.study import S
 
@@ -34,7 +34,7 @@ class Context(Generic[S]):
     parts: PartStore
     quiet: bool = False
     _open: dict[str, Model] = field(default_factory=dict, repr=False)
-    _spent: dict[str, float] = field(default_factory=dict, repr=False)
+    _done: dict[str, Part] = field(default_factory=dict, repr=False)
 
     @property
     def settings(self) -> S:
@@ -47,9 +47,10 @@ class Context(Generic[S]):
         return self.plan.seeds
 
     @property
-    def earlier_seconds(self) -> float:
-        """Spent on parts of this run before it was interrupted."""
-        return sum(self._spent.values())
+    def earlier(self) -> tuple[float, float]:
+        """Seconds, and seconds of processor time, spent on parts before this run was interrupted."""
+        stored = [part for part in self._done.values() if not part.fresh]
+        return sum(part.seconds for part in stored), sum(part.processor for part in stored)
 
     def model(self, role: str) -> Model:
         """The model in a role, opened when first asked for; the one opened before it is let go.
@@ -84,18 +85,17 @@ class Context(Generic[S]):
         """
         wanted = list(items)
         names = [f"{what} {item}".strip() for item in wanted]
-        if clash := next((n for i, n in enumerate(names) if n in self._spent or n in names[:i]), None):
+        if clash := next((n for i, n in enumerate(names) if n in self._done or n in names[:i]), None):
             raise BadInput(f"part '{clash}'", "there is one of that name", "name the work differently")
         values = []
         with Bar(f"{self.plan.study.name}: {what}", len(wanted), self.quiet) as bar:
             for name, item in zip(names, wanted):
                 part = self.parts.get(name, partial(make, item))
-                step = len(self._spent)
-                self._spent[name] = 0.0 if part.fresh else part.seconds
                 if part.fresh:
-                    self.folder.log(step, {"part": name, "seconds": round(part.seconds, 3)})
+                    self.folder.log(len(self._done), {"part": name, "seconds": round(part.seconds, 3)})
                     bar.advance()
                 else:
                     bar.skip(1)
+                self._done[name] = replace(part, value=None)
                 values.append(part.value)
         return values

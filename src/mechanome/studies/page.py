@@ -93,6 +93,6 @@ def _facts(result: StudyResult) -> Iterator[tuple[str, str]]:
     yield from ((f"model ({role})", model) for role, model in plan.models.items())
     yield "seeds", ", ".join(map(str, plan.seeds))
     yield "settings", ", ".join(f"{name} {value}" for name, value in plan.arguments()["settings"].items())
-    yield "seconds", f"{result.seconds:.0f}"
+    yield "seconds", f"{result.seconds:.0f}; {result.processor:.0f} of processor time"
     yield "machine", ", ".join(f"{name} {value}" for name, value in result.machine.items())
     yield "versions", ", ".join(f"{name} {value}" for name, value in result.versions.items())

@@ -52,7 +52,7 @@ class StudyResult:
         reported: one a quantity without pass mark.
         remarks: lines about this measurement.
         sections: pictures.
-        seconds: of work, over all runs that contributed parts.
+        seconds, processor: of work, by the clock and of processor time, over all runs that contributed parts.
         machine, versions: that made it.
     """
 
@@ -62,6 +62,7 @@ class StudyResult:
     remarks: tuple[str, ...]
     sections: tuple[Section, ...] = field(repr=False)
     seconds: float
+    processor: float
     machine: Mapping[str, Any] = field(repr=False)
     versions: Mapping[str, str] = field(repr=False)
 
@@ -92,6 +93,7 @@ class StudyResult:
             "seeds": list(self.plan.seeds),
             "models": dict(self.plan.models),
             "seconds": round(self.seconds, 1),
+            "processor_seconds": round(self.processor, 1),
             "machine": dict(self.machine),
             "versions": dict(self.versions),
             "claims": [finding.record() for finding in self.findings],
@@ -181,4 +183,16 @@ _COLORS = {
     Verdict.INCONCLUSIVE: "yellow",
     Verdict.NOT_JUDGED: "dim",
 }
-_FORM = ("study", "paper", "tier", "seeds", "seconds", "machine", "versions", "claims", "reported")
+_FORM = (
+    "study",
+    "paper",
+    "tier",
+    "seeds",
+    "seconds",
+    "processor_seconds",
+    "machine",
+    "versions",
+    "claims",
+    "reported",
+    "remarks",
+)

@@ -102,13 +102,13 @@ def run(
     base = Path(out)
     with ExitStack() as held:
         folder, parts = _opened(plan, base, held)
-        start = time.monotonic()
+        start = time.monotonic(), time.process_time()
         try:
             with folder:
                 context = Context(plan, folder, parts, quiet)
                 measured = plan.study.measure(context)
-                seconds = time.monotonic() - start + context.earlier_seconds
-                result = _judged(plan, measured, seconds)
+                now = time.monotonic() - start[0], time.process_time() - start[1]
+                result = _judged(plan, measured, *(a + b for a, b in zip(now, context.earlier)))
                 write_json(folder.path / RESULT, result.record())
                 folder.write_report(result.html(f"mechanome replay {folder.path}"))
         except BaseException as error:
@@ -126,7 +126,7 @@ def _again(arguments: dict[str, Any]) -> Outcome:
     return run(**arguments)
 
 
-def _judged(plan: Plan[Any], measured: Measured, seconds: float) -> StudyResult:
+def _judged(plan: Plan[Any], measured: Measured, seconds: float, processor: float) -> StudyResult:
     """Every claim judged, every quantity reported.
 
     Raises:
@@ -149,6 +149,7 @@ def _judged(plan: Plan[Any], measured: Measured, seconds: float) -> StudyResult:
         tuple(measured.remarks),
         tuple(measured.sections),
         seconds,
+        processor,
         machine(),
         versions(),
     )

@@ -110,6 +110,14 @@ STUDY = Study(
             for metric in ("attention", "contribution_head", "contribution_layer")
         ),
         *(
+            Quantity(f"sink-convex-squared-{role}", f"{role}: share of heads whose ||o||^2 against s opens upwards")
+            for role in _SINKS
+        ),
+        *(
+            Quantity(f"sink-falling-{role}", f"{role}: share of heads whose output is shorter where s is larger")
+            for role in _SINKS
+        ),
+        *(
             Quantity(f"suppression-{role}", f"{role}: suppression index 1 - ||o||/||m||, mean over sink-heavy heads")
             for role in _SINKS
         ),
@@ -123,9 +131,9 @@ STUDY = Study(
     scales={
         "smoke": Scale(Settings(prompts=1, candidates=8, masked=1, removed=1, layers=10), _SMALL, note="seconds"),
         "cpu": Scale(
-            Settings(prompts=7, candidates=70, masked=3, removed=2),
+            Settings(prompts=7, candidates=70, masked=7, removed=2),
             _SMALL,
-            note="Three seeds of 21 prompts of 25 to 45 tokens, 27 masked token by token; minutes on one thread.",
+            note="Three seeds of 21 prompts of 25 to 45 tokens, each masked token by token; minutes on one thread.",
         ),
         "full": Scale(
             Settings(prompts=100, candidates=600, masked=20, removed=10),

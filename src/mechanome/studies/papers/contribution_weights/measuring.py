@@ -16,6 +16,7 @@ from mechanome.heads import (
     agreements,
     contributions_of,
     critical_auc,
+    fit_parabola,
     hit_at_k,
     mask_tokens,
     read_attention,
@@ -56,7 +57,10 @@ def measure(context: Context[Settings]) -> Measured:
     """The study's measurement, at any tier."""
     stored = _stored(context)
     values = _values(stored, context.settings.top)
-    effects = {**_margins(values), **_side_by_side(values), **_sink_effects(stored), **_drift(stored.removed)}
+    kinds = [prompt["kind"] for prompt in stored.prompts]
+    masked = [kinds[row["prompt"]] for row in stored.masked]
+    effects = {**_margins(values, kinds, masked), **_side_by_side(values)}
+    effects |= {**_sink_effects(stored), **_drift(stored.removed)}
     effects["answered"] = Effect(binomial(sum(stored.right.values()), sum(stored.drawn.values())))
     counts = "; ".join(f"{kind} {n} of {stored.drawn[kind]}" for kind, n in stored.right.items())
     remarks = (f"Answered right with one token: {counts}. Used: {len(stored.prompts)} prompts.",)
@@ -127,7 +131,7 @@ def _removal(model: Model, text: str, layers: Sequence[int]) -> dict[str, Tensor
 
 
 def _sinks(model: Model, texts: Sequence[str], role: str, heavy: float) -> dict[str, Tensor]:
-    """Of every head: rate, suppression, curvature; per prompt, the sinks' attention and layer-form contribution."""
+    """Of every head: what bends, what falls, what is suppressed; per prompt, the sinks' attention and contribution."""
     places = list(SINKS[role])
     report = sink_report(model, texts, places, heavy=heavy)
     pairs = []
@@ -137,13 +141,26 @@ def _sinks(model: Model, texts: Sequence[str], role: str, heavy: float) -> dict[
         attention = torch.stack([layer.pattern[..., places].sum(-1).mean(0) for layer in reading.layers])
         looking = [i for i, q in enumerate(reading.queries) if role == "decoder" or 0 < q < len(reading.tokens) - 1]
         pairs.append(torch.stack([x[:, looking].mean() for x in (share, attention)]))
+    each = [list(zip(*rows)) for rows in zip(report.rate, report.output, report.mean)]
     return {
-        "rate": report.rate.mean(-1),
+        "squared": torch.tensor([[_bend(s, o.square()) for s, o, _ in heads] for heads in each]),
+        "falling": torch.tensor([[_follows(s, o) for s, o, _ in heads] for heads in each]),
+        "rest": torch.tensor([[_follows(s, m) for s, _, m in heads] for heads in each]),
         "suppression": report.suppression,
         "curvature": report.curvature,
         "heavy": report.sink_heavy,
         "pairs": torch.stack(pairs).double(),
     }
+
+
+def _bend(x: Tensor, y: Tensor) -> float:
+    fit = fit_parabola(x, y)
+    return float("nan") if fit is None else float(fit[2])
+
+
+def _follows(x: Tensor, y: Tensor) -> float:
+    """Pearson's correlation."""
+    return float(torch.corrcoef(torch.stack([x, y]))[0, 1])
 
 
 Values = dict[str, dict[str, list[float]]]
@@ -181,29 +198,37 @@ def _correlation(scores: Tensor, effects: Tensor) -> float:
     return agreements([scores], [effects])[0]
 
 
-def _margins(values: Values) -> dict[str, Effect]:
+def _margins(values: Values, kinds: Sequence[str], masked: Sequence[str]) -> dict[str, Effect]:
     ours = "contribution_layer"
     agreed, hit = values["agreement"], values["hit"]
-    margin = _paired(agreed[ours], agreed["attention"])
+    margin = _paired(agreed[ours], agreed["attention"], masked)
     return {
         "agreement-margin": margin,
         "agreement-better": margin,
-        "hit-margin": _paired(hit[ours], hit["attention"]),
-        "agreement-over-norm": _paired(agreed[ours], agreed["norm"]),
-        "hit-over-norm": _paired(hit[ours], hit["norm"]),
+        "hit-margin": _paired(hit[ours], hit["attention"], kinds),
+        "agreement-over-norm": _paired(agreed[ours], agreed["norm"], masked),
+        "hit-over-norm": _paired(hit[ours], hit["norm"], kinds),
     }
 
 
-def _paired(a: Sequence[float], b: Sequence[float]) -> Effect:
-    return Effect(paired_bootstrap(a, b), "paired, resampled over prompts")
+def _paired(a: Sequence[float], b: Sequence[float], kinds: Sequence[str]) -> Effect:
+    """The mean difference over prompts; the note gives it for each kind of prompt."""
+    by_kind = {kind: [x - y for x, y, k in zip(a, b, kinds) if k == kind] for kind in dict.fromkeys(kinds)}
+    means = ", ".join(f"{kind} {sum(rows) / len(rows):.2f}" for kind, rows in by_kind.items())
+    return Effect(paired_bootstrap(a, b), f"paired, resampled over prompts; by kind: {means}")
 
 
 def _side_by_side(values: Values) -> dict[str, Effect]:
     return {
-        f"{measure}-{metric.replace('_', '-')}": Effect(bootstrap(numbers))
+        f"{measure}-{metric.replace('_', '-')}": Effect(_mean(measure, numbers))
         for measure, by_metric in values.items()
         for metric, numbers in by_metric.items()
     }
+
+
+def _mean(measure: str, numbers: Sequence[float]) -> Interval:
+    """Outcomes of 0 and 1 have an exact interval, which resampling cannot give where all are equal."""
+    return binomial(int(sum(numbers)), len(numbers)) if measure == "hit" else bootstrap(numbers)
 
 
 def _sink_effects(stored: Stored) -> dict[str, Effect]:
@@ -212,8 +237,11 @@ def _sink_effects(stored: Stored) -> dict[str, Effect]:
         fitted = found["curvature"][~found["curvature"].isnan()]
         loud = found["suppression"][found["heavy"]]
         mean_heavy = f"{len(loud)} of {found['heavy'].numel()} heads are sink-heavy"
+        squared = found["squared"][~found["squared"].isnan()]
         effects[f"sink-share-{role}"] = Effect(bootstrap(found["pairs"], _ratio), "resampled over prompts")
-        effects[f"sink-convex-{role}"] = _share(fitted, f"{len(fitted)} heads whose sink rate varies enough to fit")
+        effects[f"sink-convex-{role}"] = _share(fitted, _why_bent(found))
+        effects[f"sink-convex-squared-{role}"] = _share(squared, "heads whose sink rate varies enough to fit")
+        effects[f"sink-falling-{role}"] = _share(-found["falling"].flatten(), "all heads")
         effects[f"sink-louder-{role}"] = _share(loud, mean_heavy)
         several = len(loud) > 1
         effects[f"suppression-{role}"] = Effect(bootstrap(loud) if several else None, mean_heavy)
@@ -222,6 +250,14 @@ def _sink_effects(stored: Stored) -> dict[str, Effect]:
         effects[f"sink-{metric.replace('_', '-')}"] = Effect(bootstrap(shares))
     effects["clipped"] = Effect(bootstrap([scored["clipped"] for scored in stored.scores]))
     return effects
+
+
+def _why_bent(found: Mapping[str, Tensor]) -> str:
+    """With u and m held, every head bends upwards; what bends one down is m growing where the head uses its sink."""
+    up, down = found["rest"][found["curvature"] > 0], found["rest"][found["curvature"] <= 0]
+    means = " and ".join(f"{float(x.mean()):.2f} in those that bend {way}" for x, way in ((up, "up"), (down, "down"))
+                         if len(x))  # fmt: skip
+    return f"{len(up) + len(down)} heads whose sink rate varies enough to fit; correlation of s with ||m||: {means}"
 
 
 def _share(values: Tensor, note: str) -> Effect:

@@ -31,7 +31,15 @@ def _side_by_side(effects: Mapping[str, Effect]) -> Section:
     columns = (("measure of importance", ""), *((name, what) for name, what in MEASURES.items()))
     lead = ("Every measure of token importance against masking and against the tokens known to bear the answer. "
             "Means over prompts with 95 % intervals; kept: lower is better, all others: higher.",)  # fmt: skip
-    return Section("Measures of importance side by side", lead, Sheet(columns, rows))
+    return Section("Measures of importance side by side", lead, Sheet(columns, rows), _strongest(effects))
+
+
+def _strongest(effects: Mapping[str, Effect]) -> tuple[str, ...]:
+    """Which measure predicts masking best: the claims compare with attention only, and must not hide the others."""
+    found = {metric: effects[f"agreement-{metric.replace('_', '-')}"].interval for metric in METRICS}
+    ranked = sorted((at.estimate, metric) for metric, at in found.items() if at is not None)[::-1]
+    said = ", ".join(f"{METRICS[metric]} {show(value)}" for value, metric in ranked[:3])
+    return (f"By agreement with masking, the strongest here: {said}.",)
 
 
 def _one_prompt(stored: Stored) -> Section:

@@ -73,9 +73,10 @@ def kept(model: Model, seed: int, n: int, candidates: int) -> dict[str, Any]:
     right, drawn = dict.fromkeys(KINDS, 0), dict.fromkeys(KINDS, 0)
     for kind, draw in KINDS.items():
         rows = list(draw(candidates, seed))
-        for start in range(0, len(rows), n):
-            found = _right(model, kind, rows[start : start + n])
-            drawn[kind] += len(rows[start : start + n])
+        step = max(n, 4)
+        for start in range(0, len(rows), step):
+            found = _right(model, kind, rows[start : start + step])
+            drawn[kind] += len(rows[start : start + step])
             right[kind] += len(found)
             prompts += found[: n - right[kind] + len(found)]
             if right[kind] >= n:
