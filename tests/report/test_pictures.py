@@ -82,8 +82,7 @@ def test_a_choice_shows_its_first_option() -> None:
     assert Stack([PICTURES["sheet"]]).table() is None
 
 
-def test_a_meter_may_say_something_else() -> None:
-    assert "20\u202f%" in str(Meter(0.2).html()) and "1.5 nats" in str(Meter(0.2, "1.5 nats").html())
+def test_a_sheet_may_have_more_numbers_than_it_shows() -> None:
     sheet = Sheet([("part", "")], [(Meter(2.0),)], numbers=Table(["part"], [[2.0]]))
     assert "width:100.0%" in str(sheet.html()) and sheet.table().rows == ((2.0,),)
 
@@ -139,7 +138,8 @@ def test_labels_that_do_not_fit_are_left_out() -> None:
     few = ticks(["embedding", "0", "1"], [0, 1, 2])
     assert few["ticktext"] == ["embedding", "0", "1"]
     many = ticks(["embedding", *map(str, range(40))], list(range(41)))
-    assert many["ticktext"][:2] == ["embedding", "5"] and many["tickvals"][1] == 6 and len(many["ticktext"]) < 20
+    assert many["ticktext"][:3] == ["embedding", "8", "11"] and many["tickvals"][1:3] == [9, 12]
+    assert ticks([str(i) for i in range(12)], list(range(12)))["tickvals"] == list(range(12))
     assert ticks(["a" * 99], [0])["ticktext"] == ["a" * 99], "one is always shown"
 
 

@@ -45,9 +45,11 @@ def _side(e: Explanation, own: Token, role: Role) -> Span:
 
 
 def title(e: Explanation) -> Line:
-    """The prompt, and the answer after it."""
-    gap = " " if e.question.answer.text.startswith(" ") else ""
-    return (f"{e.question.prompt}{gap}", answer(e))
+    """The prompt, and the answer after it; of a chat, its last message and what the model says to it."""
+    q = e.question
+    before = q.prompt + (" \u2192 " if q.chat is not None else "") + q.shared_text
+    gap = " " if q.answer.text.startswith(" ") and not before.endswith(" ") else ""
+    return (f"{before}{gap}", answer(e))
 
 
 def subtitle(e: Explanation) -> Line:
@@ -77,7 +79,7 @@ def verdict(e: Explanation) -> Line:
 
 def story(e: Explanation) -> tuple[Line, ...]:
     """What happened, step by step."""
-    lines = (_prediction(e), _contrast(e), _hidden(e), _flow(e), _strongest(e), _lens(e))
+    lines = (_prediction(e), _contrast(e), _hidden(e), _flow(e), _strongest(e), _lens(e), _stability(e))
     return tuple(line for line in lines if line)
 
 
@@ -182,6 +184,16 @@ def _lens(e: Explanation) -> Line:
     layer = e.lens.layers[e.lens.settled]
     where = "right from the embedding" if layer == "embedding" else f"from layer {layer} of {len(e.lens.layers) - 2} on"
     return ("Read off after each layer, ", answer(e), f" is the first choice {where}.")
+
+
+def _stability(e: Explanation) -> Line:
+    n = len(e.stability.comparisons)
+    if not n:
+        return ()
+    return (
+        f"Compared with {'another counterfactual' if n == 1 else f'{_count(n).lower()} other counterfactuals'}, the "
+        f"same parts carry the answer in {'it' if n == e.stability.stable == 1 else f'{e.stability.stable} of {n}'}.",
+    )
 
 
 def _count(n: int) -> str:

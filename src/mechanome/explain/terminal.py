@@ -11,14 +11,27 @@ from rich.table import Table
 from rich.text import Text
 
 from mechanome.explain import story
+from mechanome.explain.components import cut_remark
 from mechanome.explain.explanation import Explanation
+from mechanome.explain.importance import Importance
 from mechanome.explain.tokens import quoted, whole
-from mechanome.report import Line, spans
+from mechanome.report import Line, number, spans
 
 _STYLES = {"plain": "", "answer": "bold green", "foil": "yellow", "token": "cyan", "strong": "bold", "dim": "dim"}
 _SHOWN = 60
 """Characters of a token in a table."""
-_PARTS = (("part", "left"), ("restores", "right"), ("breaks", "right"), ("at", "left"), ("attends to", "left"))
+_NARROW = 14
+"""Characters of a token beside many numbers."""
+_TOP = 5
+"""Tokens listed by their importance."""
+_PARTS = (
+    ("part", "left"),
+    ("restores", "right"),
+    ("breaks", "right"),
+    ("direct", "right"),
+    ("at", "left"),
+    ("attends to", "left"),
+)
 _TESTS = (
     ("test", "left"),
     ("parts", "right"),
@@ -43,9 +56,9 @@ def line(pieces: Line) -> Text:
     return found
 
 
-def _token(text: str) -> str:
+def _token(text: str, most: int = _SHOWN) -> str:
     """A token in quotes, without its leading space, at which a line could break."""
-    return quoted(story.token(text).text[:_SHOWN])
+    return quoted(story.token(text).text[:most])
 
 
 def _blocks(e: Explanation) -> Iterator[Any]:
@@ -57,16 +70,19 @@ def _blocks(e: Explanation) -> Iterator[Any]:
     color = "bold green" if e.explained else "bold yellow"
     yield Text(e.verdict.upper(), style=color) + Text(". ") + line(story.verdict(e))
     yield Text()
-    for number, step in enumerate(story.story(e), 1):
-        yield _hanging(f"{number}.", line(step))
+    for place, step in enumerate(story.story(e), 1):
+        yield _hanging(f"{place}.", line(step))
     yield Text()
+    if e.importance is not None:
+        yield _tokens(e, e.importance)
+        yield Text()
     yield _parts(e)
     yield Text()
     yield _tests(e)
-    remarks = [*e.question.choices, *e.left_out]
-    if remarks:
-        yield Text()
-        yield from (_hanging("\u00b7", Text(remark, style="dim")) for remark in remarks)
+    cut = [cut_remark(e.cut)] if e.cut else []
+    remarks = [e.stability.conclusion, *e.question.choices, *cut, *e.left_out]
+    yield Text()
+    yield from (_hanging("\u00b7", Text(remark, style="dim")) for remark in remarks)
 
 
 def _hanging(mark: str, body: Text) -> Table:
@@ -77,15 +93,28 @@ def _hanging(mark: str, body: Text) -> Table:
     return grid
 
 
+def _tokens(e: Explanation, found: Importance) -> Padding:
+    """The tokens that matter most to the last position, by hiding them (the causal reference) and by each measure."""
+    table = _table((("token", "left"), ("hidden (nats)", "right"), *((m.title, "right") for m in found.measures)))
+    for p in found.top(_TOP):
+        values = (number(float(m.values[p])) for m in found.measures)
+        table.add_row(Text(_token(found.tokens[p], _NARROW)), number(float(found.masking.effects[p])), *values)
+    known = ("\u2013" if m.agreement is None else number(m.agreement.estimate) for m in found.measures)
+    table.add_row("agreement (rank correlation)", "", *known, style="dim")
+    return Padding(table, (0, 0, 0, 3))
+
+
 def _parts(e: Explanation) -> Padding:
     table = _table(_PARTS)
     tokens = e.question.tokens
+    written = {} if e.direct is None else {w.part: whole(w.change / e.direct.gap) for w in e.direct.writers}
     for part in e.components:
         reads = ", ".join(f"{_token(tokens[p])} {whole(w)}" for p, w in part.attended)
         table.add_row(
             part.name,
             f"{whole(part.restores)}",
             f"{whole(part.breaks)}",
+            written.get(str(part.site), ""),
             Text(_token(tokens[part.position])),
             Text("echo of the input" if part.echo else reads),
             style="dim" if part.echo else "",

@@ -2,7 +2,7 @@
 
 from mechanome.report.combined import Choice, Option, Stack
 from mechanome.report.page import Line, Page, Role, Section, Span, spans, text
-from mechanome.report.pictures import Bars, Cell, Meter, Picture, Sheet, TokenStrip, Weights
+from mechanome.report.pictures import Bars, Cell, Meter, Passage, Picture, Sheet, TokenStrip, Weights
 from mechanome.report.plots import Contest, Dots, HeatMap, Lines, Series
 from mechanome.report.rendering import number
 
@@ -18,6 +18,7 @@ __all__ = [
     "Meter",
     "Option",
     "Page",
+    "Passage",
     "Picture",
     "Role",
     "Section",

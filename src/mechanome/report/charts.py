@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import zlib
 from collections.abc import Sequence
 from functools import cache
@@ -109,19 +110,18 @@ def short(token: str) -> str:
 
 
 def ticks(labels: Sequence[str], places: Sequence[float], room: int = 44) -> dict[str, Any]:
-    """Labels of a horizontal axis, as many as fit a narrow page side by side.
+    """Labels of a horizontal axis, every one or every n-th, so that they fit a narrow page side by side.
 
     Args:
         labels: one a column.
         places: where the columns are.
         room: characters that fit.
     """
-    step, free, chosen = room / max(1, len(labels)), 0.0, list[int]()
-    for i, label in enumerate(labels):
-        half = (len(label) + 1) / 2
-        if (i + 0.5) * step - half >= free or not chosen:
-            chosen.append(i)
-            free = (i + 0.5) * step + half
+    wide = room / max(1, len(labels))  # characters that fit a column
+    usual = max((len(label) for label in labels[1:]), default=0) + 1
+    step = max(1, math.ceil(usual / wide))
+    overhang = (len(labels[0]) + 1 + usual) / 2 / wide if labels else 0.0  # columns that the first label needs
+    chosen = [i for i in range(0, len(labels), step) if i == 0 or i >= overhang]
     return {
         "tickmode": "array",
         "tickvals": [places[i] for i in chosen],

@@ -7,7 +7,7 @@ work.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -117,16 +117,14 @@ class Meter:
 
     Args:
         value: the share; the bar stops at 0 and 1, the text does not.
-        text: beside the bar; empty for the share in percent.
     """
 
     value: float
-    text: str = ""
 
     def html(self) -> Markup:
         """The bar with its percentage."""
-        text = self.text or share(self.value)
-        return render("meter.html.j2", width=100 * min(1.0, abs(self.value)), text=text, against=self.value < 0)
+        width = 100 * min(1.0, abs(self.value))
+        return render("meter.html.j2", width=width, text=share(self.value), against=self.value < 0)
 
 
 @dataclass(frozen=True)
@@ -148,6 +146,31 @@ class Weights:
             for t, v in zip(self.tokens, self.values)
         ]
         return render("weights.html.j2", items=items)
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A text as its tokens, some of them set off.
+
+    Args:
+        tokens: in order.
+        chosen: positions of those that are set off.
+        what: those are, for the table.
+    """
+
+    tokens: Sequence[str]
+    chosen: Collection[int]
+    what: str
+
+    def html(self) -> Markup:
+        """The tokens; a line of its own after each line break."""
+        items = [{"text": t, "own": i in self.chosen, "ends": "\n" in t} for i, t in enumerate(self.tokens)]
+        return render("passage.html.j2", items=items)
+
+    def table(self) -> Table:
+        """Position, token, and whether it is set off."""
+        rows = [[i, visible(t), "*" if i in self.chosen else ""] for i, t in enumerate(self.tokens)]
+        return Table(["position", "token", self.what], rows)
 
 
 @dataclass(frozen=True)
