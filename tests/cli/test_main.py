@@ -12,7 +12,7 @@ import tiny
 from typer.testing import CliRunner, Result
 
 import mechanome
-from mechanome.cli import main
+from mechanome.cli import explaining, main
 from mechanome.explain import DEFAULT_MODEL, command
 
 
@@ -46,7 +46,7 @@ def test_help_does_not_wait_for_torch(arguments: list[str]) -> None:
 
 def test_version() -> None:
     assert call("--version").stdout == f"mechanome {mechanome.__version__}\n"
-    assert main._MODEL == DEFAULT_MODEL
+    assert explaining.MODEL == DEFAULT_MODEL
 
 
 @pytest.mark.parametrize("name", ["explain", "models", "sites", "replay"])
@@ -102,7 +102,19 @@ def test_what_can_be_corrected_is_code_2(name: str, model: str, out: Path) -> No
     assert done.stdout == "" and not out.exists()
 
 
-@pytest.mark.parametrize("arguments", [["explain"], ["nosuch"], ["explain", "x", "--seed", "y"], ["explain", "--what"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["explain"],
+        ["nosuch"],
+        ["explain", "x", "--seed", "y"],
+        ["explain", "--what"],
+        ["explain", "x", "--prompts", "f.txt"],
+        ["explain", "--prompts", "f.txt", "--foil", "x"],
+        ["explain", "x", "--resume", "runs/x"],
+        ["explain", "--resume", "runs/x", "--model", "m"],
+    ],
+)
 def test_usage_is_code_2(arguments: list[str]) -> None:
     done = call(*arguments)
     assert done.exit_code == 2 and "Usage" in done.stderr and done.stdout == ""
@@ -134,6 +146,28 @@ def test_interrupted_is_code_130_and_leaves_nothing(out: Path, monkeypatch: pyte
     monkeypatch.setattr(command, "explain", stop)
     done = call("explain", "x")
     assert done.exit_code == 130 and "interrupted" in done.stderr and not out.exists()
+
+
+def test_strict_turns_what_is_not_explained_into_code_1(model: str, out: Path) -> None:
+    swapped = ["--answer", " 8", "--foil", " 7", "--counterfactual", "the dog sat on the", "--counterfactuals", "1"]
+    done = call("explain", tiny.SENTENCE, *swapped, "--model", model, "--json")
+    assert done.exit_code == 0 and json.loads(done.stdout)["verdict"] == "not explained"
+    assert call("explain", tiny.SENTENCE, *swapped, "--model", model, "--json", "--strict").exit_code == 1
+    plain = ["explain", tiny.SENTENCE, "--counterfactuals", "1", "--model", model, "--json", "--strict"]
+    assert call(*plain).exit_code == 0
+
+
+def test_chat_takes_both_texts_as_a_users_message(model: str, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, object] = {}
+
+    def stop(prompt: object, *_: object, **options: object) -> None:
+        seen.update(options, prompt=prompt)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "explain", lambda **options: stop(**options))
+    call("explain", "a", "--counterfactual", "b", "--chat", "--model", model)
+    assert seen["prompt"] == [{"role": "user", "content": "a"}]
+    assert seen["counterfactual"] == [{"role": "user", "content": "b"}]
 
 
 def test_models_lists_source_license_and_what_is_served() -> None:

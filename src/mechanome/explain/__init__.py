@@ -5,26 +5,41 @@ import sys
 from types import ModuleType
 from typing import Any
 
+from mechanome.explain.comparison import Change, ModelComparison, compare
 from mechanome.explain.components import Component
 from mechanome.explain.effects import Grid
 from mechanome.explain.explanation import Explanation, Origin
+from mechanome.explain.items import Item
+from mechanome.explain.many import Explanations, Recurring, explain_many
+from mechanome.explain.pairing import Pairing
 from mechanome.explain.pipeline import DEFAULT_MODEL, explain
 from mechanome.explain.question import Question
+from mechanome.explain.result import Measured, Result
 from mechanome.explain.stability import Comparison, Stability
 from mechanome.explain.verification import Trial, Verification
 
 __all__ = [
     "DEFAULT_MODEL",
+    "Change",
     "Comparison",
     "Component",
     "Explanation",
+    "Explanations",
     "Grid",
+    "Item",
+    "Measured",
+    "ModelComparison",
     "Origin",
+    "Pairing",
     "Question",
+    "Recurring",
+    "Result",
     "Stability",
     "Trial",
     "Verification",
+    "compare",
     "explain",
+    "explain_many",
 ]
 
 

@@ -1,30 +1,61 @@
-"""The verb `explain`: an explanation with its run folder, as the command line and `mechanome replay` make it."""
+"""The verbs of `mechanome explain`, each with its run folder: one prompt, many prompts, two models.
+
+A run of many prompts writes every result as it is made: the page, the record, then a line in `metrics.jsonl`, which
+says that both are whole. So a run that was stopped, however it was stopped, goes on from its folder, and ends with the
+same result. A run of one prompt leaves nothing unless it is done.
+"""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mechanome.core import RunFolder, verb, write_json
+from mechanome.core import (
+    BadInput,
+    Bar,
+    RunConfig,
+    RunFolder,
+    atomic_write,
+    notice,
+    read_json,
+    verb,
+    versions,
+    write_json,
+)
+from mechanome.engine import load
+from mechanome.explain.comparison import ModelComparison, again
 from mechanome.explain.explanation import Explanation
+from mechanome.explain.items import Item, items
+from mechanome.explain.many import Explanations, Settings, results
 from mechanome.explain.pipeline import DEFAULT_MODEL, explain
+from mechanome.explain.prompts import Asked
+from mechanome.explain.result import Result
 
-RESULT = "explanation.json"
+Found = Explanation | Explanations | ModelComparison
+
+RESULTS: dict[type, str] = {
+    Explanation: "explanation.json",
+    Explanations: "explanations.json",
+    ModelComparison: "comparison.json",
+}
+"""The file that holds the record of each kind of result."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the verb leaves behind.
+    """What a verb leaves behind.
 
     Args:
-        explanation: the result.
-        folder: its run folder, with `config.yaml`, `explanation.json`, `report.html` and `run.json`.
+        found: the result.
+        folder: its run folder, with `config.yaml`, the record, `report.html` and `run.json`.
     """
 
-    explanation: Explanation
+    found: Found
     folder: Path
 
     @property
@@ -32,23 +63,56 @@ class Outcome:
         """The page."""
         return self.folder / "report.html"
 
+    @property
+    def file(self) -> str:
+        """Name of the file in the folder that holds the record."""
+        return RESULTS[type(self.found)]
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The result as plain data."""
+        return self.found.record()
+
+    @property
+    def verdicts(self) -> tuple[str, ...]:
+        """Of every prompt, in every model."""
+        match self.found:
+            case Explanation():
+                return (self.found.verdict,)
+            case Explanations():
+                return tuple(result.verdict for result in self.found)
+            case ModelComparison():
+                return tuple(result.verdict for model in (self.found.base, self.found.tuned) for result in model)
+
+    def code(self, strict: bool = False) -> int:
+        """The exit code: 2 where everything was refused, 1 where something failed, else 0.
+
+        Args:
+            strict: 1 also where anything is not explained.
+        """
+        said = set(self.verdicts)
+        if said == {"refused"}:
+            return 2
+        return int("failed" in said or (strict and said != {"explained"}))
+
 
 def run(
-    prompt: str,
+    prompt: Asked,
     *,
     model: str = DEFAULT_MODEL,
     answer: str | None = None,
     foil: str | None = None,
-    counterfactual: str | None = None,
+    counterfactual: Asked | None = None,
+    counterfactuals: int = 3,
     seed: int = 0,
     budget: str | None = None,
     out: str | Path = "runs",
     quiet: bool = False,
 ) -> Outcome:
-    """Explain, and write the run folder; if anything goes wrong, or on Ctrl-C, no folder is left.
+    """Explain one prompt, and write the run folder; if anything goes wrong, or on Ctrl-C, no folder is left.
 
     Args:
-        prompt, model, answer, foil, counterfactual, seed, budget, quiet: as in `mechanome.explain`.
+        prompt, model, answer, foil, counterfactual, counterfactuals, seed, budget, quiet: as in `mechanome.explain`.
         out: where run folders are.
 
     Raises:
@@ -60,60 +124,178 @@ def run(
         "answer": answer,
         "foil": foil,
         "counterfactual": counterfactual,
+        "counterfactuals": counterfactuals,
         "budget": budget,
-        "out": str(out),
     }
+    return _start("explain", arguments, seed, out, quiet)
+
+
+def run_many(
+    prompts: Path | Sequence[Any],
+    *,
+    model: str = DEFAULT_MODEL,
+    against: str | None = None,
+    chat: bool = False,
+    counterfactuals: int = 3,
+    seed: int = 0,
+    budget: str | None = None,
+    out: str | Path = "runs",
+    quiet: bool = False,
+) -> Outcome:
+    """Explain many prompts, and write a page for each and one about all.
+
+    Args:
+        prompts, model, counterfactuals, seed, budget, quiet: as in `mechanome.explain.explain_many`.
+        against: a second model that is asked the same, and compared; None for none.
+        chat: take text prompts and counterfactuals as a user's message.
+        out: where run folders are.
+
+    Raises:
+        MechanomeError: as `explain_many`. Once a prompt is done the folder stays, also on Ctrl-C; a note on the error
+            says how to go on.
+    """
+    records = _records(prompts, chat)
+    for opened in filter(None, (model, against)):
+        Settings(counterfactuals, seed, budget).check(opened)
+    arguments = {
+        "prompts": records,
+        "model": model,
+        "counterfactuals": counterfactuals,
+        "budget": budget,
+    }
+    if against is None:
+        return _start("explain-many", arguments, seed, out, quiet)
+    return _start("explain-against", {**arguments, "against": against}, seed, out, quiet)
+
+
+def resume(
+    folder: str | Path, prompts: Path | Sequence[Any] | None = None, *, chat: bool = False, quiet: bool = False
+) -> Outcome:
+    """Go on with a run that was stopped; the result is that of a run that was not.
+
+    Args:
+        folder: its run folder, which holds the prompts, too.
+        prompts: what they must be; None for whatever they are. chat: as in `run_many`.
+        quiet: no progress.
+
+    Raises:
+        BadInput: no such folder, of a run that cannot be resumed, or of other prompts.
+    """
+    path = Path(folder)
+    config = RunConfig.read(path / "config.yaml")
+    if config.verb not in WORK:
+        raise BadInput(str(path), f"it is a run of {config.verb!r}", f"resume a run of {' or '.join(WORK)}")
+    if prompts is not None and _records(prompts, chat) != config.arguments.get("prompts"):
+        raise BadInput(str(path), "it is a run of other prompts", "resume without --prompts, or start a new run")
+    for name in ("mechanome", "torch", "transformers"):
+        if config.versions.get(name) != versions().get(name):
+            notice(f"this run was started with {name} {config.versions.get(name)}: its numbers may differ in part")
+    for left in path.rglob(".*.tmp"):  # what a killed process was writing
+        left.unlink()
+    run = RunFolder(path, config, read_json(path / "run.json")["started"])
+    with _said_how_to_resume(run), run:
+        return _work(run, quiet)
+
+
+def _records(prompts: Path | Sequence[Any], chat: bool) -> list[dict[str, Any]]:
+    """Checked prompts as the configuration holds them."""
+    return [(item.as_chat() if chat else item).record() for item in items(prompts)]
+
+
+def _start(name: str, arguments: Mapping[str, Any], seed: int, out: str | Path, quiet: bool) -> Outcome:
+    """A new folder, and the work in it; if nothing is done, nothing is left."""
     base = Path(out)
     first = not base.exists()
-    folder = RunFolder.create("explain", arguments, base=base, seed=seed)
+    run = RunFolder.create(name, {**arguments, "out": str(out)}, base=base, seed=seed)
     try:
-        with folder:
-            found = explain(
-                prompt,
-                model,
-                answer=answer,
-                foil=foil,
-                counterfactual=counterfactual,
-                seed=seed,
-                budget=budget,
-                quiet=quiet,
-            )
-            write_json(folder.path / RESULT, found.record())
-            folder.write_report(found.html(replay=f"mechanome replay {folder.path}"))
+        with _said_how_to_resume(run), run:
+            return _work(run, quiet)
     except BaseException:
-        shutil.rmtree(folder.path, ignore_errors=True)
-        if first and not any(base.iterdir()):
-            base.rmdir()
+        if not run.metrics():
+            shutil.rmtree(run.path, ignore_errors=True)
+            if first and not any(base.iterdir()):
+                base.rmdir()
         raise
-    return Outcome(found, folder.path)
 
 
-@verb("explain")
-def _again(arguments: dict[str, Any]) -> Outcome:
-    return run(**arguments)
+@contextmanager
+def _said_how_to_resume(run: RunFolder) -> Iterator[None]:
+    try:
+        yield
+    except BaseException as error:
+        done = len(run.metrics())
+        if done:
+            error.add_note(f"{done} done and kept; go on with `mechanome explain --resume {run.path}`")
+        raise
 
 
-def difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> float | None:
-    """How far two records of explanations are apart, wall times and versions aside.
+def _work(run: RunFolder, quiet: bool) -> Outcome:
+    found = WORK[run.config.verb](run, quiet)
+    outcome = Outcome(found, run.path)
+    write_json(run.path / outcome.file, outcome.record)
+    run.write_report(found.html(replay=f"mechanome replay {run.path}"))
+    return outcome
 
-    Returns:
-        the largest difference of two numbers, relative to the larger (absolute below 1); None where the records differ
-        in anything but numbers.
+
+def _explain(run: RunFolder, quiet: bool) -> Explanation:
+    asked = {name: value for name, value in run.config.arguments.items() if name != "out"}
+    return explain(**asked, seed=run.config.seed or 0, quiet=quiet)
+
+
+def _explain_many(run: RunFolder, quiet: bool) -> Explanations:
+    asked = items(run.config.arguments["prompts"])
+    return _measured(run, run.config.arguments["model"], asked, quiet)
+
+
+def _explain_against(run: RunFolder, quiet: bool) -> ModelComparison:
+    base = _explain_many(run, quiet)
+    asked = [again(result) for result in base]
+    return ModelComparison(base, _measured(run, run.config.arguments["against"], asked, quiet, len(asked), "tuned-"))
+
+
+def _measured(
+    run: RunFolder, model: str, asked: Sequence[Item], quiet: bool, first: int = 0, prefix: str = ""
+) -> Explanations:
+    """One model's results; those in the folder already are read, the others made and written.
+
+    Args:
+        first: step of the first prompt in `metrics.jsonl`. prefix: of the names of the files.
     """
-    ignored = ("seconds", "versions")
-    return _apart(*({k: v for k, v in r.items() if k not in ignored} for r in (first, second)))
+    seed = run.config.seed or 0
+    rows = {row["step"] - first: row for row in run.metrics()}
+    known = {item.id: Result.from_record(item, rows[n]) for n, item in enumerate(asked) if n in rows}
+    steps = {item.id: n for n, item in enumerate(asked)}
+
+    def keep(item: Item, found: Explanation) -> str:
+        name = f"{prefix}{steps[item.id] + 1:0{len(str(len(asked)))}d}"
+        page = f"pages/{name}.html"
+        with atomic_write(run.path / page, "w") as handle:
+            handle.write(found.html(replay=f"mechanome replay {run.path}"))
+        write_json(run.path / "explanations" / f"{name}.json", found.record())
+        return page
+
+    todo = [item for item in asked if item.id not in known]
+    with Bar(f"explaining with {model}", len(asked), quiet) as bar:
+        bar.skip(len(known))
+        settings = Settings(run.config.arguments["counterfactuals"], seed, run.config.arguments["budget"])
+        for result in results(todo, load(model), settings, bar, keep) if todo else ():
+            run.log(first + steps[result.item.id], result.record())
+            known[result.item.id] = result
+    return Explanations(tuple(known[item.id] for item in asked), model, seed)
 
 
-def _apart(a: Any, b: Any) -> float | None:
-    if isinstance(a, float | int) and isinstance(b, float | int) and not isinstance(a, bool):
-        return abs(a - b) / max(1.0, abs(a), abs(b))
-    if isinstance(a, Mapping) and isinstance(b, Mapping) and a.keys() == b.keys():
-        return _largest(_apart(a[key], b[key]) for key in a)
-    if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
-        return _largest(map(_apart, a, b))
-    return 0.0 if a == b else None
+WORK: dict[str, Callable[[RunFolder, bool], Found]] = {
+    "explain": _explain,
+    "explain-many": _explain_many,
+    "explain-against": _explain_against,
+}
+"""Every verb: what it does in its run folder."""
 
 
-def _largest(parts: Any) -> float | None:
-    found = list(parts)
-    return None if None in found else max(found, default=0.0)
+def _again(name: str, arguments: Mapping[str, Any]) -> Outcome:
+    rest = {key: value for key, value in arguments.items() if key not in ("seed", "out")}
+    return _start(name, rest, arguments["seed"], arguments["out"], quiet=False)
+
+
+for _name in WORK:
+    verb(_name)(partial(_again, _name))

@@ -1,0 +1,153 @@
+"""`mechanome explain` and `mechanome replay`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from mechanome.cli.frame import Json, Quiet, command, muted, print_json
+
+if TYPE_CHECKING:
+    from mechanome.explain.command import Outcome
+
+MODEL = "smollm2-135m-instruct"
+
+_ABOUT = {"prompt", "answer", "foil", "counterfactual"}
+"""Options that say what is asked about one prompt."""
+_SHOWING = {"json", "quiet", "strict", "open_"}
+"""Options that say how the result is told."""
+
+Strict = Annotated[bool, typer.Option("--strict", help="Exit code 1 if anything is not explained.")]
+
+
+@command
+def explain(
+    context: typer.Context,
+    prompt: Annotated[str | None, typer.Argument(help="The text whose next token is explained.")] = None,
+    answer: Annotated[str | None, typer.Option(help="What is explained. Default: the likeliest.")] = None,
+    foil: Annotated[str | None, typer.Option(help="Rather than what. Default: chosen.")] = None,
+    counterfactual: Annotated[str | None, typer.Option(help="Compared with what, of as many tokens.")] = None,
+    counterfactuals: Annotated[int, typer.Option(help="How many the finding is compared over.")] = 3,
+    chat: Annotated[bool, typer.Option("--chat", help="Take texts as a user's message.")] = False,
+    prompts: Annotated[Path | None, typer.Option(help="Many: a .jsonl or .txt, one prompt a line.")] = None,
+    against: Annotated[str | None, typer.Option(help="Compare with this model, asked the same.")] = None,
+    model: Annotated[str, typer.Option(help="Registry id, folder or hub id.")] = MODEL,
+    seed: Annotated[int, typer.Option(help="Of the random parts to be beaten.")] = 0,
+    budget: Annotated[str | None, typer.Option(help="Memory for the largest piece, such as 2GB.")] = None,
+    out: Annotated[Path, typer.Option(help="Where the run folder goes.")] = Path("runs"),
+    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
+    json: Json = False,
+    quiet: Quiet = False,
+    strict: Strict = False,
+    open_: Annotated[bool, typer.Option("--open", help="Open the report in the browser.")] = False,
+) -> None:
+    """Explain why a model continues a text as it does, and test the explanation."""
+    given = _given(context)
+    if not given & {"prompt", "prompts", "resume"}:
+        raise typer.BadParameter("give a text, or --prompts FILE, or --resume FOLDER", context, param_hint="PROMPT")
+    if resume is not None:
+        _refuse(context, given - _SHOWING - {"resume", "prompts", "chat"}, "--resume")
+    if prompts is not None:
+        _refuse(context, given & _ABOUT, "--prompts")
+    from mechanome.explain.command import resume as go_on
+    from mechanome.explain.command import run, run_many
+    from mechanome.explain.items import chat as as_chat
+
+    with muted(quiet or json):
+        if resume is not None:
+            outcome = go_on(resume, prompts, chat=chat, quiet=quiet or json)
+        elif prompts is not None or against is not None:
+            one = {"prompt": prompt, "answer": answer, "foil": foil, "counterfactual": counterfactual}
+            outcome = run_many(
+                prompts or [one],
+                model=model,
+                against=against,
+                chat=chat,
+                counterfactuals=counterfactuals,
+                seed=seed,
+                budget=budget,
+                out=out,
+                quiet=quiet or json,
+            )
+        else:
+            outcome = run(
+                as_chat(prompt) if chat else prompt or "",
+                model=model,
+                answer=answer,
+                foil=foil,
+                counterfactual=as_chat(counterfactual) if chat else counterfactual,
+                counterfactuals=counterfactuals,
+                seed=seed,
+                budget=budget,
+                out=out,
+                quiet=quiet or json,
+            )
+    _show(outcome, json)
+    if open_:
+        typer.launch(outcome.report.resolve().as_uri())
+    _exit(outcome.code(strict))
+
+
+@command
+def replay(
+    config: Annotated[Path, typer.Argument(help="A run folder, or its config.yaml.")],
+    json: Json = False,
+    quiet: Quiet = False,
+    strict: Strict = False,
+) -> None:
+    """Do a run again, in a new run folder, and compare."""
+    import mechanome.explain.command  # noqa: F401  (registers its verbs)
+    from mechanome.core import notice
+    from mechanome.core import replay as again
+
+    with muted(quiet or json):
+        outcome = again(config)
+        notice(_compared(outcome, config if config.is_dir() else config.parent))
+    _show(outcome, json)
+    _exit(outcome.code(strict))
+
+
+def _given(context: typer.Context) -> set[str]:
+    """The parameters that were typed."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+
+
+def _refuse(context: typer.Context, names: Iterable[str], beside: str) -> None:
+    """Refuse options that would be ignored."""
+    flags = {"prompt": "PROMPT"} | {p.name: p.opts[0] for p in context.command.params if p.name != "prompt"}
+    wrong = ", ".join(sorted(flags[name] for name in names))
+    if wrong:
+        raise typer.BadParameter(f"not beside {beside}, which says it already", context, param_hint=wrong)
+
+
+def _compared(outcome: Outcome, folder: Path) -> str:
+    from mechanome.core import read_json
+    from mechanome.explain.apart import difference
+
+    recorded = folder / outcome.file
+    if not recorded.is_file():
+        return f"{folder} holds no {outcome.file} to compare with"
+    apart = difference(read_json(recorded), outcome.record)
+    if apart is None:
+        return f"the result differs from the one recorded in {folder} in more than numbers"
+    return f"repeated: the largest difference from the recorded numbers is {apart:.1e}"
+
+
+def _show(outcome: Outcome, json: bool) -> None:
+    if json:
+        print_json({**outcome.record, "folder": str(outcome.folder)})
+        return
+    console = Console()
+    console.print(outcome.found)
+    console.print(Text(f"\nreport  {outcome.report}\nrepeat  mechanome replay {outcome.folder}"), soft_wrap=True)
+
+
+def _exit(code: int) -> None:
+    if code:
+        raise typer.Exit(code)
