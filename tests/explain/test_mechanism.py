@@ -118,6 +118,18 @@ def test_named_parts_leave_as_many_to_compare_with(found: Explanation) -> None:
     assert drawn != verification._random_sets(sites, named, 30, seed=1)
 
 
+def test_a_list_that_was_cut_says_so(found: Explanation, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert found.cut == 0 and not any("cut" in note for note in found.notes)
+    busy = {(layer, head): 1.0 for layer in range(3) for head in range(4)}
+    model = mn.load(tiny.build(busy), tokenizer=tiny.tokenizer(), check="off")
+    for name, value in {"TOP": 2, "LEAST": 0.0}.items():
+        monkeypatch.setattr(components, name, value)
+    e = mn.explain(tiny.SENTENCE, model, counterfactuals=1, quiet=True)
+    named = [part for part in e.components if not part.echo]
+    assert len(named) == 2 and e.cut > 0 and e.record()["components_cut"] == e.cut
+    assert any(note.startswith(f"the list of parts was cut: {e.cut} more part") for note in e.notes)
+
+
 def test_an_echo_of_the_input_is_kept_out_of_the_test() -> None:
     """The only writer is in block 0: replacing it is as good as swapping the token, so it explains nothing."""
     model = mn.load(tiny.build({(0, 2): 2.0}), tokenizer=tiny.tokenizer(), check="off")

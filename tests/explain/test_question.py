@@ -105,3 +105,43 @@ def test_only_language_models_with_a_tokenizer(family: str) -> None:
     model = mn.load(build(family), tokenizer=tiny.tokenizer(), check="off")
     with pytest.raises(NotServed, match="no language model"):
         ask(model, "the cat", None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"prompt": ""}, "the prompt: it is empty"),
+        ({"prompt": []}, "the chat is empty"),
+        ({"counterfactual": ""}, "the counterfactual: it is empty"),
+        ({"answer": ""}, "answer '': it has no token"),
+        ({"foil": 3}, "foil of type int"),
+        ({"answer": " cat", "foil": " cat"}, "it is the answer"),
+        ({"counterfactuals": 0}, "counterfactuals=0: it must be a whole number of at least 1"),
+        ({"counterfactuals": True}, "counterfactuals=True"),
+        ({"seed": -1}, "seed=-1"),
+        ({"budget": "much"}, "budget 'much': it is not a size"),
+        ({"budget": 0}, "budget 0"),
+        ({"model": "whisper-base"}, "no language model .* use a causal language model, such as smollm2"),
+        ({"model": "minilm-l6"}, "its kind is encoder"),
+    ],
+    ids=[
+        "no text", "no message", "no counterfactual", "no answer", "a number", "answer is foil", "none", "true",
+        "below 0", "no size", "no bytes", "speech", "encoder",
+    ],
+)  # fmt: skip
+def test_refused_before_a_model_is_opened(
+    arguments: dict[str, object], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def opened(*_: object) -> None:
+        raise AssertionError("a model was opened")
+
+    monkeypatch.setattr("mechanome.explain.pipeline.load", opened)
+    with pytest.raises(MechanomeError, match=said) as refused:
+        mn.explain(**{"prompt": tiny.SENTENCE, **arguments})
+    assert refused.value.fix
+
+
+def test_one_refusal_for_one_thing() -> None:
+    """A model that the registry does not know is refused in the same words once it is open."""
+    with pytest.raises(NotServed, match="no language model that predicts the next token"):
+        mn.explain("the cat", mn.load(build("bert"), tokenizer=tiny.tokenizer(), check="off"), quiet=True)

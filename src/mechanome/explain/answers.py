@@ -24,14 +24,11 @@ class Continuation:
 
     Args:
         tokens: its tokens, at least one.
+        text: what they make together; a character may be spread over several tokens.
     """
 
     tokens: tuple[Token, ...]
-
-    @property
-    def text(self) -> str:
-        """All tokens together."""
-        return "".join(token.text for token in self.tokens)
+    text: str
 
     @property
     def ids(self) -> list[int]:
@@ -44,7 +41,8 @@ class Continuation:
     @classmethod
     def of(cls, model: Model, ids: Sequence[int]) -> Continuation:
         """The continuation of some ids."""
-        return cls(tuple(Token.of(model, i) for i in ids))
+        text = model.tokenizer.decode(list(ids), clean_up_tokenization_spaces=False)
+        return cls(tuple(Token.of(model, i) for i in ids), text)
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ def choose_foil(model: Model, prompt: Prompt, other: Prompt, answer: Continuatio
     choices.append(
         f"foil: {second} (automatic: the prompt's likeliest other token, {percent(float(shares[second.id]))})"
     )
-    return Continuation((second,))
+    return Continuation.of(model, [second.id])
 
 
 def _along(model: Model, prompt: Prompt, path: Continuation | None, last: Tensor) -> Continuation | None:

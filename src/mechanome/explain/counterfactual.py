@@ -126,7 +126,7 @@ def swaps(
         raise BadInput(
             "an automatic counterfactual",
             f"{len(measured)} swaps of one token were tried, and {fell}" if measured else "no token has an alternative",
-            "give --counterfactual: a prompt of as many tokens that has another answer",
+            "give --counterfactual, a prompt of as many tokens that has another answer; or ask about another --answer",
         )
     return sorted(inner or found, key=lambda swap: (not swap.flips, -swap.worth))
 

@@ -72,6 +72,7 @@ class Question:
         corrupted_logits: next-token logits after `corrupted`, `[vocab]`.
         scores: answer and foil as whole texts.
         shared: the tokens that both share, the last ones of both rows.
+        shared_text: what they make, as it stands behind both prompts; empty where answer and foil share none.
         further: other swaps that would do, best first; none where the counterfactual was given.
     """
 
@@ -87,6 +88,7 @@ class Question:
     corrupted_logits: Tensor = field(repr=False)
     scores: Scores
     shared: tuple[Token, ...] = ()
+    shared_text: str = ""
     further: tuple[Swap, ...] = field(default=(), repr=False)
 
     @property
@@ -109,11 +111,6 @@ class Question:
         """Positions of the prompt's own tokens: not the template of a chat, not the tokens that answer and foil
         share."""
         return self.subject.prompt.content
-
-    @property
-    def shared_text(self) -> str:
-        """What answer and foil share, as it stands behind both prompts; empty where they differ from the start."""
-        return "".join(token.text for token in self.shared)
 
     @property
     def metric(self) -> LogitDiff:
@@ -227,8 +224,22 @@ def against(
     else:
         scores = whole_scores(model, prompt, other, answer, foil)
     made = [] if swap is None else [_said(swap, token, clean, corrupted)]
-    shared = answer.tokens[:n]
-    question = Question(subject, other, first, second, token, rival, swap, (), clean, corrupted, scores, shared)
+    shared = Continuation.of(model, answer.ids[:n])
+    question = Question(
+        subject=subject,
+        other=other,
+        clean=first,
+        corrupted=second,
+        answer=token,
+        foil=rival,
+        swap=swap,
+        choices=(),
+        clean_logits=clean,
+        corrupted_logits=corrupted,
+        scores=scores,
+        shared=shared.tokens,
+        shared_text=shared.text,
+    )
     said = (*choices, *made, *chosen, *parting(answer, foil, n), *scores.sentences(question.high))
     return replace(question, choices=said)
 
