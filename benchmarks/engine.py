@@ -33,7 +33,6 @@ MODEL, LAYERS, HEADS, WIDTH = "smollm2-135m-instruct", 30, 9, 576
 ENGINES = {
     "mechanome": Engine("benchmarks.engines.mechanome"),
     "hugging face": Engine("benchmarks.engines.hugging_face"),
-    "hugging face again": Engine("benchmarks.engines.hugging_face"),
     "transformer-lens": Engine("benchmarks.engines.transformer_lens", "transformer-lens"),
     "nnsight": Engine("benchmarks.engines.nnsight", "nnsight"),
 }
@@ -41,7 +40,7 @@ _STEERED_LAYER, _STEERED_NORM, _NEW_TOKENS = 15, 60.0, 40
 
 
 def forward_rows(tokenizer: Any) -> Iterator[Row]:
-    """Capture overhead and the empty plan."""
+    """Capture overhead and the empty plan; the plain model beside them is in our own process (see its module)."""
     prompt = PAIRS["ioi"].request(tokenizer)["clean"]
     shapes = {
         f"IOI prompt, 1 x {len(prompt)} tokens": ([prompt], 1),
@@ -52,15 +51,15 @@ def forward_rows(tokenizer: Any) -> Iterator[Row]:
         plain = {"ids": ids, "capture": False, "stride": stride}
         captured = {**plain, "capture": True}
         ours = Side("mechanome", "forward", captured)
-        theirs = Side("hugging face", "forward", plain)
+        theirs = Side("mechanome", "plain_forward", {**plain, "twin": 0})
         work = f"forward, residual stream, z and mlp_act of all layers captured, {words}"
         yield Row(work, "hugging face", ours, theirs, rounds=many, goal=1 / 1.10)
         yield Row(work, "transformer-lens", ours, Side("transformer-lens", "forward", captured), rounds=many)
         yield Row(work, "nnsight", ours, Side("nnsight", "forward", captured), rounds=many)
         empty = Side("mechanome", "forward", plain)
         yield Row(f"forward, nothing asked, {words}", "hugging face", empty, theirs, rounds=many, goal=1 / 1.01)
-        same = Side("hugging face again", "forward", plain)
-        yield Row(f"control: plain forward twice, {words}", "hugging face", same, theirs, rounds=many)
+        same = Side("mechanome", "plain_forward", {**plain, "twin": 1})
+        yield Row(f"control: two plain modules, same weights, {words}", "hugging face", same, theirs, rounds=many)
 
 
 def residual_rows(tokenizer: Any) -> Iterator[Row]:

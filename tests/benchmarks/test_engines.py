@@ -53,6 +53,18 @@ def arrays(found):
     return {name: value.numpy() for name, value in (found() if callable(found) else found).items()}
 
 
+def test_a_twin_is_a_plain_module_with_the_same_weight_tensors(plain):
+    model = mn.load(plain)
+    one, other = mechanome.twin(model, 0), mechanome.twin(model, 1)
+    assert one is not other and one is mechanome.twin(model, 0) and one.config._attn_implementation == "sdpa"
+    ours = {name: p.data_ptr() for name, p in model.module.named_parameters()}
+    assert ours == {name: p.data_ptr() for name, p in one.named_parameters()}
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in one.modules())
+    request = {"ids": [REQUEST["clean"]], "capture": False, "stride": 1}
+    found = [arrays(task(model, {**request, "twin": 0})()) for task in (mechanome.forward, mechanome.plain_forward)]
+    assert difference(*found) < 1e-6
+
+
 @pytest.mark.parametrize("task", TASKS)
 def test_rows_cells_and_ours_agree(plain, task):
     cells, by_rows = (arrays(getattr(hugging_face, task)(plain, {**REQUEST, "way": w})()) for w in ("cells", "rows"))

@@ -10,7 +10,7 @@ from circuit_models import opened
 from mechanome.circuits import Graph, Layer
 from mechanome.core import BadInput, NotServed, UnknownName
 from mechanome.engine import Site
-from mechanome.engine.architecture import discover
+from mechanome.engine.discovery import discover
 from mechanome.engine.site import parse
 
 SMOLLM2 = {"num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3, "hidden_size": 576}

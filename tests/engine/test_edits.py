@@ -246,6 +246,17 @@ def test_a_custom_edit_must_keep_its_shape_and_may_fail_without_a_trace() -> Non
     assert torch.equal(model.run(IDS).logits, before)
 
 
+def test_a_custom_edit_may_run_modules_of_the_model_itself() -> None:
+    model = opened("llama")
+    norm = model.module.model.layers[1].input_layernorm
+
+    def again(x: Tensor) -> Tensor:
+        return norm(x)
+
+    expected = norm(model.run(IDS, capture="ln1.1")["ln1.1"])
+    assert torch.equal(read(mn.Custom("ln1.1", again), "ln1.1"), expected)
+
+
 def test_the_callers_tensors_are_never_changed() -> None:
     model = fresh("falcon", check="off")  # it adds to what its MLP returns, in place
     mean = torch.randn(32)

@@ -234,9 +234,12 @@ def test_the_self_test_leaves_the_model_as_it_was(name: str) -> None:
     example = FAMILIES[name].inputs(module, 9)
     state = {k: v.clone() for k, v in module.state_dict().items()}
     flags = [p.requires_grad for p in module.parameters()]
+    hooks = [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in module.modules()]
     model = mn.load(module, example=example)
     module.train()
     self_test(model, example=example)
+    left = [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in module.modules()]
+    assert left == [hooks[0] + 1, *hooks[1:]], "only the whole model's own hook stays"
     assert all(m.training for m in module.modules()), "tested without dropout, then put back"
     assert [p.requires_grad for p in module.parameters()] == flags
     assert all(torch.equal(v, state[k]) for k, v in module.state_dict().items())

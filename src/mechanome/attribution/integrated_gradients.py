@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mechanome.core import BadInput, ShapeMismatch, Table
 from mechanome.engine import Edit, Model, Site, parse
-from mechanome.engine.asked import one_of, opened_model, whole
+from mechanome.engine.asked import count, one_of, opened_model
 from mechanome.engine.frame import Positions
 from mechanome.engine.inputs import Batch, Inputs
 from mechanome.engine.metrics import Metric
@@ -29,7 +29,7 @@ def nodes(rule: str, steps: int) -> tuple[Tensor, Tensor]:
     Raises:
         BadInput: an unknown rule, or no steps.
     """
-    steps = whole("steps", steps)
+    steps = count("steps", steps)
     grid = torch.arange(steps, dtype=torch.float64)
     even = torch.full((steps,), 1 / steps, dtype=torch.float64)
     rules = {

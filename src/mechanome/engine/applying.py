@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mechanome.core.errors import BadInput, NotFinite, NotServed, ShapeMismatch, UnknownSite
+from mechanome.core.errors import BadInput, NotFinite, NotServed, ShapeMismatch
 from mechanome.engine.cells import cells_of, key_mask
 from mechanome.engine.edits import Edit, FromRows, FromRun, Resample, Where
 from mechanome.engine.frame import Frame, Positions, is_reserved
 from mechanome.engine.operations import axis_of, frame_of, key_frame
-from mechanome.engine.plan import Call
+from mechanome.engine.plan import Call, activate
 
 
 @dataclass
@@ -91,7 +91,9 @@ class ApplyEdit:
         edit = self.edit
         if edit.op == "custom":
             assert edit.function is not None
-            return _like(edit.function(part), part, f"custom edit of {edit.site}")
+            with activate(None):  # a module of the model that the function calls runs as it is, not edited again
+                new = edit.function(part)
+            return _like(new, part, f"custom edit of {edit.site}")
         basis = edit.basis
         old = part if basis is None else basis.encode(part)
         value = self._value(part, old, x, call, cells)
@@ -177,7 +179,6 @@ class ApplyEdit:
         """The donor's whole tensor, its frame, and the donor row of each row of this batch."""
         value, n = self.edit.value, x.shape[0]
         if isinstance(value, FromRun):
-            self._refuse_part(value)
             donor, frame = value.run.source(self.edit.site)
             donor = donor.to(device=x.device, dtype=x.dtype)
             count = donor.shape[0]
@@ -207,14 +208,6 @@ class ApplyEdit:
                 "give one per row, or one",
             )
         return donor, frame, rows
-
-    def _refuse_part(self, value: FromRun) -> None:
-        site = self.edit.site
-        held = getattr(value.run, "captured", {})
-        if site in held and site.whole not in held:
-            raise UnknownSite(
-                f"donor {site}", "the run captured only this part", f"capture the whole site {site.whole}"
-            )
 
     def _aligned(self, value: Tensor, old: Tensor, cells: _CellList) -> Tensor:
         """A tensor value broadcast to the coordinates it changes."""

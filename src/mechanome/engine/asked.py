@@ -6,7 +6,6 @@ Each returns the argument in its one canonical form, so that what comes after me
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from numbers import Integral
 from typing import Any
 
 import torch
@@ -14,22 +13,19 @@ from torch import Tensor, nn
 
 from mechanome.core.errors import BadInput, nearest
 from mechanome.engine.opened import Opened
+from mechanome.engine.plain import whole
 
 
-def is_whole(value: Any) -> bool:
-    """Whether a value is a whole number of any library; a boolean is none."""
-    return isinstance(value, Integral) and not isinstance(value, bool)
-
-
-def whole(what: str, value: Any) -> int:
+def count(what: str, value: Any) -> int:
     """A count.
 
     Raises:
         BadInput: not a whole number, or below 1.
     """
-    if not is_whole(value) or value < 1:
+    found = whole(value)
+    if found is None or found < 1:
         raise BadInput(f"{what}={value!r}", "it must be a positive whole number", "give one such as 32")
-    return int(value)
+    return found
 
 
 def one_of(what: str, value: Any, valid: Iterable[str], why: str = "there is no such choice") -> str:
@@ -70,18 +66,20 @@ def token_ids(what: str, value: Any, fix: str = _IDS) -> Tensor:
     """
     if isinstance(value, Tensor) or hasattr(value, "tolist"):
         value = value.tolist()
-    found = [value] if is_whole(value) else value
+    found = value if whole(value) is None else [value]
     if not isinstance(found, Sequence) or isinstance(found, (str, bytes)):
         raise BadInput(f"{what} {value!r}", f"a token id is a whole number, not {type(value).__name__}", fix)
     if not found:
         raise BadInput(what, "it has no token", fix)
-    plain = [i.item() if isinstance(i, Tensor) and i.dim() == 0 else i for i in found]
-    for i in plain:
-        if not is_whole(i):
-            raise BadInput(f"{what} {i!r}", f"a token id is a whole number, not {type(i).__name__}", fix)
+    ids = []
+    for item in found:
+        i = whole(item)
+        if i is None:
+            raise BadInput(f"{what} {item!r}", f"a token id is a whole number, not {type(item).__name__}", fix)
         if i < 0:
             raise BadInput(f"{what} {i}", "token ids start at 0", fix)
-    return torch.tensor([int(i) for i in plain], dtype=torch.long)
+        ids.append(i)
+    return torch.tensor(ids, dtype=torch.long)
 
 
 def one_each(what: str, ids: Tensor, examples: int) -> None:

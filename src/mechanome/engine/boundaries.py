@@ -12,9 +12,10 @@ from typing import Any
 from torch import Tensor
 
 from mechanome.core.errors import BadInput
-from mechanome.engine.asked import is_whole, token_ids
+from mechanome.engine.asked import token_ids
 from mechanome.engine.inputs import Batch, Inputs, token_strings
 from mechanome.engine.model import Model
+from mechanome.engine.plain import whole
 
 Answer = str | list[int]
 
@@ -30,7 +31,7 @@ def answers_of(continuations: Any) -> list[Answer]:
     if not isinstance(continuations, Sequence) or isinstance(continuations, bytes):
         kind = type(continuations).__name__
         raise BadInput("the continuations", f"nothing can be read from {kind}", "give a text, ids, or a list of them")
-    if isinstance(continuations, str) or (continuations and is_whole(continuations[0])):
+    if isinstance(continuations, str) or (continuations and whole(continuations[0]) is not None):
         continuations = [continuations]
     if not continuations:
         raise BadInput("the continuations", "there are none", "give a text, ids, or a list of them")

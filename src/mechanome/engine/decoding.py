@@ -26,7 +26,9 @@ from transformers import (
 )
 
 from mechanome.core.errors import BadInput, NotServed, UnknownName, nearest
+from mechanome.engine.asked import count
 from mechanome.engine.model import Model
+from mechanome.engine.plain import integers, number, whole
 
 Eos = Literal["auto"] | int | Sequence[int] | None
 
@@ -80,14 +82,16 @@ _HARMLESS: Mapping[str, Any] = {
 _DYNAMIC = (None, "dynamic", "hybrid")  # 'hybrid' is an old name that Transformers itself reads as dynamic
 
 WARPERS: Mapping[str, Callable[[Any], LogitsProcessor]] = {
-    "temperature": lambda v: TemperatureLogitsWarper(float(v)),
-    "top_k": lambda v: TopKLogitsWarper(int(v)),
-    "top_p": lambda v: TopPLogitsWarper(float(v)),
-    "min_p": lambda v: MinPLogitsWarper(float(v)),
-    "typical_p": lambda v: TypicalLogitsWarper(float(v)),
-    "epsilon_cutoff": lambda v: EpsilonLogitsWarper(float(v)),
+    "temperature": lambda v: TemperatureLogitsWarper(float(number(v, "temperature"))),
+    "top_k": lambda v: TopKLogitsWarper(count("top_k", v)),
+    "top_p": lambda v: TopPLogitsWarper(float(number(v, "top_p"))),
+    "min_p": lambda v: MinPLogitsWarper(float(number(v, "min_p"))),
+    "typical_p": lambda v: TypicalLogitsWarper(float(number(v, "typical_p"))),
+    "epsilon_cutoff": lambda v: EpsilonLogitsWarper(float(number(v, "epsilon_cutoff"))),
 }
 _NEUTRAL: Mapping[str, Any] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "typical_p": 1.0, "epsilon_cutoff": 0.0}
+
+_SEEDS = "give one seed, or one per row"
 
 # Classes with a `generate` of their own that wraps the common loop, which alone obeys the step rule.
 _WRAPPED = frozenset({"WhisperForConditionalGeneration"})
@@ -226,7 +230,9 @@ def sampler(
         if given:
             raise BadInput(f"{next(iter(given))} with do_sample=False", "nothing is drawn", "set do_sample=True")
         return None, ()
-    if float(given.get("temperature", 1.0)) <= 0:
+    for name, value in given.items():
+        number(value, name)  # before True passes for 1.0, which changes nothing
+    if given.get("temperature", 1.0) <= 0:
         raise BadInput(f"temperature {given['temperature']}", "it must be positive", "leave it out for greedy decoding")
     own = model.core.generation_config
     values = {k: given.get(k, getattr(own, k, None)) for k in WARPERS}
@@ -234,11 +240,8 @@ def sampler(
         warpers = [WARPERS[k](v) for k, v in values.items() if v is not None and v != _NEUTRAL.get(k)]
     except ValueError as error:
         raise BadInput("sampling settings", str(error), "see their documentation") from error
-    if isinstance(seed, Sequence):
-        seeds = tuple(int(s) for s in seed)
-        if len(seeds) != rows:
-            raise BadInput(f"{len(seeds)} seeds", f"there are {rows} rows", "give one seed, or one per row")
-    else:
-        first = secrets.randbits(48) if seed is None else int(seed)
-        seeds = tuple(first + r for r in range(rows))
+    first = secrets.randbits(48) if seed is None else whole(seed)
+    seeds = tuple(first + r for r in range(rows)) if first is not None else integers(seed, "seed", _SEEDS)
+    if len(seeds) != rows:
+        raise BadInput(f"{len(seeds)} seeds", f"there are {rows} rows", _SEEDS)
     return Draw(warpers, seeds), seeds

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from mechanome.core.errors import BadInput, NotServed
 from mechanome.core.tables import Table
-from mechanome.engine.asked import names, token_ids, whole
+from mechanome.engine.asked import count, names, token_ids
 from mechanome.engine.decoding import WARPERS, Eos, configure, end_tokens, loop_of, sampler
 from mechanome.engine.edits import Edit, flatten
 from mechanome.engine.following import Follow, OnToken, Reduce
@@ -157,7 +157,7 @@ def generate(
         NotServed: no generation loop, or a setting under which a step is not one state of one pass.
     """
     loop = loop_of(model)
-    max_new_tokens, num_beams = whole("max_new_tokens", max_new_tokens), whole("num_beams", num_beams)
+    max_new_tokens, num_beams = count("max_new_tokens", max_new_tokens), count("num_beams", num_beams)
     stops = names("stop", stop)
     ends = end_tokens(model, _ends(eos))
     _check_kinds(reduce, to, on_token)

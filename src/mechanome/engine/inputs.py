@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -41,15 +42,24 @@ class Batch:
         arguments: keyword arguments of the model's forward, tensors with `batch` first.
         frame: where real tokens are in the main sequence (`input_ids`, or `decoder_input_ids` for a decoder).
         frames: per tower name, where that tower's main tokens are; towers not listed have no padding.
-        tokens: per row, the token strings of the main sequence; empty for other modalities.
+        tokenizer: what reads the main sequence, or None.
         bos: what was done about the first token: "auto", "none" or the id that was put first.
     """
 
     arguments: Mapping[str, Any]
     frame: Frame
     frames: Mapping[str | None, Frame] = field(default_factory=dict)
-    tokens: tuple[tuple[str, ...], ...] = ()
+    tokenizer: Any = field(default=None, repr=False, compare=False)
     bos: Bos = "auto"
+
+    @cached_property
+    def tokens(self) -> tuple[tuple[str, ...], ...]:
+        """Per row, the token strings of the main sequence, without padding; empty for other modalities."""
+        main = self.arguments.get("decoder_input_ids", self.arguments.get("input_ids"))
+        if not isinstance(main, Tensor):
+            return ()
+        real = (main[i, s : s + n].tolist() for i, (s, n) in enumerate(zip(self.frame.starts, self.frame.lengths)))
+        return tuple(tuple(token_strings(self.tokenizer, row)) for row in real)
 
     @property
     def rows(self) -> int:
@@ -68,6 +78,10 @@ class Batch:
             raise BadInput("these inputs", "they have no token ids", "pass text or input_ids")
         return ids
 
+    def __repr__(self) -> str:
+        shapes = ", ".join(f"{k} {list(v.shape)}" for k, v in self.arguments.items() if isinstance(v, Tensor))
+        return f"Batch({self.rows} row(s): {shapes})"
+
     def take(self, rows: Sequence[int]) -> Batch:
         """Some rows, in the given order (a row may repeat)."""
         index = torch.tensor(list(rows), dtype=torch.long)
@@ -77,8 +91,7 @@ class Batch:
             for k, v in self.arguments.items()
         }
         frames = {k: f.take(rows) for k, f in self.frames.items()}
-        tokens = tuple(self.tokens[r] for r in rows) if self.tokens else ()
-        return Batch(arguments, self.frame.take(rows), frames, tokens, self.bos)
+        return Batch(arguments, self.frame.take(rows), frames, self.tokenizer, self.bos)
 
 
 def encode(
@@ -128,25 +141,28 @@ def encode(
             raise BadInput(
                 f"prompt {i} of {len(row)} tokens", f"the model's context is {max_length}", "shorten the prompt"
             )
-        if vocab_size is not None and not all(0 <= t < vocab_size for t in row):
+        if vocab_size is not None and not 0 <= min(row) <= max(row) < vocab_size:
             raise BadInput(
                 f"token ids of prompt {i}", f"they must be 0 to {vocab_size - 1}", "use the model's tokenizer"
             )
     labels = labelled(spans, list(map(len, rows)), offsets, texts)
+    arguments, frame = _packed(rows, _pad_id(tokenizer), pad)
+    frame = replace(frame, spans=tuple(labels))
+    arguments = {name: value.to(device) for name, value in arguments.items()}
+    return Batch(arguments, frame, tokenizer=tokenizer, bos=bos)
+
+
+def _packed(rows: list[list[int]], filler: int, pad: str) -> tuple[dict[str, Any], Frame]:
+    """Rows as one tensor, with a mask where their lengths differ."""
     width = max(map(len, rows))
-    filler = _pad_id(tokenizer)
-    ids = torch.full((len(rows), width), filler, dtype=torch.long)
-    mask = torch.zeros((len(rows), width), dtype=torch.long)
-    for i, row in enumerate(rows):
-        start = width - len(row) if pad == "left" else 0
-        ids[i, start : start + len(row)] = torch.tensor(row)
-        mask[i, start : start + len(row)] = 1
-    arguments: dict[str, Any] = {"input_ids": ids.to(device)}
-    if bool((mask == 0).any()):
-        arguments["attention_mask"] = mask.to(device)
-    frame = Frame.from_mask(mask, labels)
-    tokens = tuple(tuple(token_strings(tokenizer, row)) for row in rows)
-    return Batch(arguments, frame, tokens=tokens, bos=bos)
+    if all(len(row) == width for row in rows):
+        return {"input_ids": torch.tensor(rows)}, Frame.full(len(rows), width)
+    gaps = [width - len(row) for row in rows]
+    left = [gap if pad == "left" else 0 for gap in gaps]
+    ids = [[filler] * a + row + [filler] * (gap - a) for row, gap, a in zip(rows, gaps, left)]
+    mask = [[0] * a + [1] * len(row) + [0] * (gap - a) for row, gap, a in zip(rows, gaps, left)]
+    arguments = {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask)}
+    return arguments, Frame(tuple(left), tuple(map(len, rows)), width)
 
 
 def token_strings(tokenizer: Any, ids: Sequence[int]) -> list[str]:
@@ -228,11 +244,7 @@ def _from_mapping(
     if spans:
         lengths: Sequence[int | None] = frame.lengths if frame.width else [None] * rows
         frame = replace(frame, spans=labelled(spans, lengths, [None] * rows, [""] * rows))
-    tokens: tuple[tuple[str, ...], ...] = ()
-    if name in ("input_ids", "decoder_input_ids") and tokenizer is not None:
-        real = [main[i, s : s + n].tolist() for i, (s, n) in enumerate(zip(frame.starts, frame.lengths))]
-        tokens = tuple(tuple(token_strings(tokenizer, row)) for row in real)
-    return Batch(arguments, frame, frames, tokens)
+    return Batch(arguments, frame, frames, tokenizer)
 
 
 def _frame(arguments: Mapping[str, Any], name: str, rows: int) -> Frame:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mechanome.core.errors import BadInput
-from mechanome.engine import gradients, memory, preflight, resume, run
+from mechanome.engine import gradients, memory, plain, preflight, resume, run
 from mechanome.engine.edits import Edit, flatten
 from mechanome.engine.frame import Positions
 from mechanome.engine.gradients import Gradients
@@ -64,6 +64,7 @@ class Model(Opened):
         if logits not in (True, False, "last"):
             raise BadInput(f"logits={logits!r}", "there is no such choice", "use True, 'last' or False")
         batch, sites, changes = self.encode(inputs, spans=spans), self.expand(capture), flatten(edits)
+        pos = plain.positions(pos)
         size = preflight.rows_at_once(self, batch, sites, changes, pos, logits, budget)
         options = {"logits": logits, "keep_graph": keep_graph, "to": to, "prefix": prefix}
         if size >= batch.rows:

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from mechanome.core.errors import BadInput, NotServed, UnknownSite
 from mechanome.engine import attention, taps
-from mechanome.engine.architecture import Architecture, discover
+from mechanome.engine.architecture import Architecture
+from mechanome.engine.arguments import call_arguments, with_frames_of_sound
+from mechanome.engine.discovery import discover
 from mechanome.engine.families import Layout
 from mechanome.engine.frame import Frame
 from mechanome.engine.habits import MODEL, hint
@@ -221,44 +222,7 @@ class Opened:
             max_length=self.context,
             vocab_size=getattr(self.text_config, "vocab_size", None),
         )
-        return self._with_frames_of_sound(batch)
-
-    def _check_arguments(self, arguments: Mapping[str, Any]) -> None:
-        """Refuse inputs that this model's forward does not take, or that lack another it needs."""
-        if self.config is None:
-            return
-        others = ("pixel_values", "input_features", "input_values", "decoder_input_ids")
-        needed = [name for name in others if self.accepts(name)]
-        if self.accepts("input_ids"):
-            mixed = getattr(self.config, "is_encoder_decoder", False) or len(self.architecture.towers) > 1
-            needed = needed if mixed else []
-        given = set(arguments)
-        if given & {"labels", "decoder_inputs_embeds"}:
-            given.add("decoder_input_ids")
-        if "input_ids" in arguments and (not self.accepts("input_ids") or not set(needed) <= given):
-            takes = ", ".join(name for name in ("input_ids", *needed) if self.accepts(name))
-            raise BadInput(
-                f"token ids alone for {self.name}",
-                f"its forward takes {takes or 'other inputs'}",
-                "pass a mapping of tensors, as the model's own processor makes it",
-            )
-
-    def _with_frames_of_sound(self, batch: Batch) -> Batch:
-        """A waveform's mask counts samples; only the model knows how many positions they become.
-
-        Raises:
-            BadInput: a waveform padded on the left, which these models take for one padded on the right.
-        """
-        wave, mask = batch.arguments.get("input_values"), batch.arguments.get("attention_mask")
-        positions = getattr(self.core, "_get_feat_extract_output_lengths", None)
-        if not isinstance(wave, Tensor) or positions is None or batch.frame.width:
-            return batch
-        samples = mask.sum(-1) if isinstance(mask, Tensor) else torch.full((batch.rows,), wave.shape[-1])
-        if isinstance(mask, Tensor) and not bool(mask[:, 0].all()):
-            raise BadInput("the waveforms", "they are padded on the left", "pad them on the right")
-        lengths = tuple(int(positions(n)) for n in samples.cpu())
-        width = int(positions(torch.tensor(wave.shape[-1])))
-        return replace(batch, frame=replace(batch.frame, lengths=lengths, width=width))
+        return with_frames_of_sound(self, batch)
 
     @property
     def text_config(self) -> Any:
@@ -304,44 +268,9 @@ class Opened:
         named: dict[str | None, Frame] = {t.name: main.get(str(t.name), unknown) for t in self.architecture.towers}
         return {None: batch.frame, **named, **batch.frames}
 
-    def _refuse_padding(self, frame: Frame) -> None:
-        if self.report is None or not frame.padded:
-            return
-        side = "left" if any(frame.starts) else "right"
-        error = self.report.left_padding_error if side == "left" else self.report.padding_error
-        if error is not None and error > (1e-3 if self.dtype in (torch.float32, torch.float64) else 0.1):
-            raise NotServed(
-                "rows of different lengths",
-                f"padding on the {side} changes what {type(self.core).__name__} says (by {error:.1g}, measured)",
-                "run rows of one length at a time, or pad on the other side",
-            )
-
-    @property
-    def _counts_columns(self) -> bool:
-        """Whether positions are columns unless told otherwise; some embeddings (roberta) count the ids instead."""
-        counts_ids = any(hasattr(m, "create_position_ids_from_input_ids") for m in self.module.modules())
-        return self.accepts("position_ids") and not counts_ids
-
     def arguments(self, batch: Batch) -> dict[str, Any]:
-        """What the model's forward is called with: the batch, no cache, and true positions under left padding.
-
-        Raises:
-            BadInput: token ids for a model that takes other inputs, or others besides.
-            NotServed: rows padded on a side that the self-test found to change this model's answers.
-        """
-        arguments = dict(batch.arguments)
-        self._check_arguments(arguments)
-        self._refuse_padding(batch.frame)
-        if self.accepts("use_cache"):
-            arguments.setdefault("use_cache", False)
-        if self.config is None and "input_ids" in arguments and not self.accepts("input_ids"):
-            # A module of the user's own: tokens go to its first parameter, whatever its name.
-            first = next(iter(inspect.signature(self.core.forward).parameters), "input_ids")
-            arguments[first] = arguments.pop("input_ids")
-        mask = arguments.get("attention_mask")
-        if isinstance(mask, Tensor) and any(batch.frame.starts) and self._counts_columns:
-            arguments.setdefault("position_ids", (mask.long().cumsum(-1) - 1).clamp(min=0))
-        return arguments
+        """What the model's forward is called with; see `mechanome.engine.arguments.call_arguments`."""
+        return call_arguments(self, batch)
 
     def __getattr__(self, name: str) -> Any:
         raise hint("a model", name, MODEL)

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 # Tensors of one block that live at the same time: the stream, normalized input, projections, their outputs.
 _IN_FLIGHT = 8
+# Below this nobody asks the system what is free: the question would cost a small run more than the answer is worth.
+_ALWAYS_THERE = 2**26
 
 
 def kept_bytes(model: Model, batch: Batch, sites: Sequence[Site], pos: Positions) -> int:
@@ -63,24 +65,26 @@ def rows_at_once(
     """
     if model.report is None or not batch.frame.width:
         return batch.rows
-    limit = memory.parse_budget(budget, model.device)
     kept = kept_bytes(model, batch, sites, pos)
     size, width = memory.nbytes(1, dtype=model.dtype), batch.frame.width
     features = model.report.features
     vocab = prod(features.get("logits", [0]))
     kept += batch.rows * vocab * size * (width if logits is True else 1 if logits else 0)
-    if kept > limit:
-        raise BudgetTooSmall(
-            f"a budget of {memory.show(limit)}",
-            f"what this run keeps needs about {memory.show(kept)}",
-            "capture fewer sites, give pos= or logits='last', or raise budget=",
-        )
     widest = max(
         (prod(v) for k, v in features.items() if k.rpartition("/")[2] not in ("scores", "pattern", "logits")), default=0
     )
     explicit = any(s.point in ("scores", "pattern") for s in (*sites, *(e.site for e in edits)))
     heads = max((v[0] for k, v in features.items() if k.rpartition("/")[2] == "pattern"), default=0)
     each = width * widest * size * _IN_FLIGHT + (heads * width * width * size * 4 if explicit else 0)
+    if budget is None and kept + batch.rows * each <= _ALWAYS_THERE:
+        return batch.rows
+    limit = memory.parse_budget(budget, model.device)
+    if kept > limit:
+        raise BudgetTooSmall(
+            f"a budget of {memory.show(limit)}",
+            f"what this run keeps needs about {memory.show(kept)}",
+            "capture fewer sites, give pos= or logits='last', or raise budget=",
+        )
     fitting = memory.pieces(batch.rows, each, max(limit - kept, 1), "row of this run")
     if fitting < batch.rows and (why := _together(edits)):
         raise BudgetTooSmall(

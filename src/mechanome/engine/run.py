@@ -97,10 +97,14 @@ class Run:
         """A donor for edits: the whole tensor `batch pos feature...` and where its real tokens are.
 
         Raises:
-            UnknownSite: not captured. BadInput: captured at some positions only.
+            UnknownSite: not captured, or only a part of it. BadInput: captured at some positions only.
         """
         if self.pos is not None:
             raise BadInput(f"donor {site}", "this run kept only some positions", "capture it with pos=None")
+        if site in self.captured and site.whole not in self.captured:
+            raise UnknownSite(
+                f"donor {site}", "the run captured only this part", f"capture the whole site {site.whole}"
+            )
         if site.whole not in self.captured:
             raise UnknownSite(
                 f"donor {site}", "the run did not capture it", nearest(str(site.whole), map(str, self.captured))

@@ -18,12 +18,13 @@ from torch import Tensor
 
 from mechanome.core.errors import BadInput, NotServed
 from mechanome.core.tables import Table
-from mechanome.engine.asked import is_whole, one_of
+from mechanome.engine.asked import one_of
 from mechanome.engine.boundaries import answers_of, listed, prompt_texts
 from mechanome.engine.edits import Edit, flatten
 from mechanome.engine.inputs import Batch, Inputs, Spans
 from mechanome.engine.memory import Budget
 from mechanome.engine.model import Model
+from mechanome.engine.plain import whole
 from mechanome.engine.teacher import token_logprobs
 from mechanome.engine.worlds import by_position
 
@@ -194,7 +195,7 @@ def _per_prompt(options: Sequence[Any], rows: int) -> list[list[Any]]:
         raise BadInput(f"option {options[0]!r}", "it is neither a text nor a list of ids", "write [[5], [6]]")
     if not all(len(o) for o in options if isinstance(o, Sequence)):
         raise BadInput("the options", "one of them is empty", "give each prompt at least one, of at least one token")
-    if isinstance(options[0], str) or is_whole(options[0][0]):
+    if isinstance(options[0], str) or whole(options[0][0]) is not None:
         return [answers_of(options)] * rows
     own: list[list[Any]] = [answers_of(o) for o in options]
     if len(own) != rows:

@@ -24,13 +24,14 @@ from mechanome.core.formats import read_json, write_json
 from mechanome.engine import resume
 from mechanome.engine.consistency import liars
 from mechanome.engine.edits import Edit
-from mechanome.engine.inputs import Batch, encode
+from mechanome.engine.examples import example_batch
+from mechanome.engine.inputs import Batch
 from mechanome.engine.operations import Capture
 from mechanome.engine.plan import Plan
 from mechanome.engine.registry.cache import Cache
 from mechanome.engine.run import build_plan, execute
 from mechanome.engine.site import Site
-from mechanome.engine.taps import logits_of
+from mechanome.engine.taps import logits_of, temporary
 from mechanome.version import __version__
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def self_test(model: Model, check: str = "full", example: Any = None) -> Report:
             return Report.read(read_json(cached))
         except (MechanomeError, TypeError, OSError):
             pass  # damaged or not readable: test again
-    with _evaluating(model.module):
+    with _evaluating(model.module), temporary(model.module):
         report = _Test(model, batch).run(check)
     if cached is not None:
         # A cache that cannot be written only means that the test runs again next time.
@@ -141,47 +142,6 @@ def _cache_file(model: Model, check: str) -> Path | None:
     }
     key = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:24]
     return Cache.current().root / "selftest" / f"{key}.json"
-
-
-def example_batch(model: Model) -> Batch | None:
-    """A tiny input made from the config: two rows of tokens, of different length, or one image or sound."""
-    config = model.config
-    if config is None:
-        return None
-    arguments: dict[str, Any] = {}
-    generator = torch.Generator().manual_seed(0)
-    if model.accepts("pixel_values"):
-        vision = getattr(config, "vision_config", config)
-        size = getattr(vision, "image_size", 224)
-        height, width = size if isinstance(size, (tuple, list)) else (size, size)
-        shape = (2, getattr(vision, "num_channels", 3), height, width)
-        arguments["pixel_values"] = torch.randn(shape, generator=generator)
-    if model.accepts("input_features"):
-        frames = 2 * getattr(config, "max_source_positions", 1500)
-        arguments["input_features"] = torch.randn(2, config.num_mel_bins, frames, generator=generator)
-    if model.accepts("input_values") and not model.accepts("input_ids"):
-        arguments["input_values"] = torch.randn(2, 3200, generator=generator)
-    arguments = {k: v.to(model.device, model.dtype) for k, v in arguments.items()}
-    vocab = getattr(getattr(config, "text_config", None) or config, "vocab_size", None)
-    if vocab and (model.accepts("input_ids") or model.accepts("decoder_input_ids")):
-        arguments |= _example_tokens(model, config, vocab, bool(arguments), generator)
-    return model.encode(arguments) if arguments else None
-
-
-def _example_tokens(model: Model, config: Any, vocab: int, other: bool, generator: torch.Generator) -> dict[str, Any]:
-    special = {getattr(config, n, None) for n in ("pad_token_id", "eos_token_id", "bos_token_id", "mask_token_id")}
-    usable = [t for t in range(min(vocab, 2000)) if t not in special][-200:]
-    pick = torch.randint(len(usable), (2, 6), generator=generator)
-    rows = [[usable[i] for i in row] for row in pick.tolist()]
-    if getattr(config, "is_encoder_decoder", False):
-        ids = torch.tensor(rows, device=model.device)
-        return {"decoder_input_ids": ids[:, :4]} | ({} if other else {"input_ids": ids})
-    end = getattr(getattr(config, "text_config", None) or config, "eos_token_id", None)
-    if other and isinstance(end, int):  # CLIP reads the position of the end token
-        rows = [[*row[:-1], end] for row in rows]
-        return {"input_ids": torch.tensor(rows, device=model.device)}
-    rows[1] = rows[1][:4]
-    return dict(encode(rows, None, device=model.device).arguments)
 
 
 class _Test:

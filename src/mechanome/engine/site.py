@@ -85,6 +85,9 @@ class Site:
         rest = "".join(f".{k}{getattr(self, n)}" for n, k in _COORDINATES.items() if getattr(self, n) is not None)
         return f"{head}{self.point}{layer}{rest}"
 
+    def __repr__(self) -> str:
+        return f"Site({self})"
+
     @property
     def is_path(self) -> bool:
         """Whether this site names a module directly."""

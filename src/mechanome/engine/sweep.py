@@ -16,10 +16,11 @@ from torch import Tensor
 from mechanome.core.errors import BadInput, NotFinite, NotServed, ShapeMismatch, UnknownSite
 from mechanome.core.progress import track
 from mechanome.engine import memory
-from mechanome.engine.asked import is_whole, one_of, opened_model
+from mechanome.engine.asked import one_of, opened_model
 from mechanome.engine.frame import Positions
 from mechanome.engine.inputs import Batch, Inputs
 from mechanome.engine.metrics import Metric, check_metric
+from mechanome.engine.plain import whole
 from mechanome.engine.points import POINTS
 from mechanome.engine.resume import Prefix
 from mechanome.engine.site import Site
@@ -171,9 +172,9 @@ def _names(point: str, over: str | None, into: str, method: str) -> str:
 def _sites(model: Model, point: str, layers: int | Iterable[int] | None, tower: str | None) -> list[Site]:
     """The sites of a sweep, all of which the model can edit."""
     every = range(len(model.architecture.tower(tower).blocks))
-    given = every if layers is None else [layers] if is_whole(layers) else layers
+    given = every if layers is None else layers if whole(layers) is None else [layers]
     wanted: list[Any] = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else []
-    if not wanted or not all(is_whole(layer) and layer in every for layer in wanted):
+    if not wanted or not all(whole(layer) is not None and layer in every for layer in wanted):
         raise BadInput(
             f"layers={layers!r}",
             f"layers are whole numbers from 0 to {len(every) - 1}",

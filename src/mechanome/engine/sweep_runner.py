@@ -282,7 +282,7 @@ def _unpadded(batch: Batch) -> Batch:
     lo, hi = frame.starts[0], frame.starts[0] + frame.lengths[0]
     arguments = {k: v[:, lo:hi] if k in own else v for k, v in given.items() if k not in own[1:3]}
     short = type(frame)((0,), (hi - lo,), hi - lo, spans=frame.spans)
-    return Batch(arguments, short, batch.frames, batch.tokens, batch.bos)
+    return Batch(arguments, short, batch.frames, batch.tokenizer, batch.bos)
 
 
 def _no_wavefront(model: Model, base: Batch) -> str | None:

@@ -1,16 +1,19 @@
 """Taps: where a module is hooked, and the hooks themselves, which only look up the active plan.
 
-Hooks are installed once per module and side, and never changed. Which site has which tap is decided in
-`mechanome.engine.tap_rules`.
+A hook is installed once per module and side, when a plan first needs it, and stays. Which site has which tap is
+decided in `mechanome.engine.tap_rules`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Literal
 
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from mechanome.core.errors import NotServed
 from mechanome.engine.architecture import Part
@@ -90,15 +93,29 @@ def install(module: nn.Module, side: Literal["input", "output", "attention", "be
     if side == "attention" or side in module.__dict__.get(_INSTALLED, ()):
         return
     with _installing:
-        sides: set[str] = module.__dict__.setdefault(_INSTALLED, set())
+        sides: dict[str, RemovableHandle] = module.__dict__.setdefault(_INSTALLED, {})
         if side in sides:
             return
         if side == "output":
-            module.register_forward_hook(_output_hook)
+            sides[side] = module.register_forward_hook(_output_hook)
         else:
             hook = _input_hook if side == "input" else _begin_hook
-            module.register_forward_pre_hook(hook, with_kwargs=True)
-        sides.add(side)
+            sides[side] = module.register_forward_pre_hook(hook, with_kwargs=True)
+
+
+@contextmanager
+def temporary(root: nn.Module) -> Iterator[None]:
+    """Take off, at the end of a `with` block, the hooks that were put on in it: each costs microseconds a call, so a
+    test that puts them everywhere leaves none behind. `begin` stays."""
+    before = {module: set(module.__dict__.get(_INSTALLED, ())) for module in root.modules()}
+    try:
+        yield
+    finally:
+        with _installing:
+            for module, kept in before.items():
+                sides: dict[str, RemovableHandle] = module.__dict__.get(_INSTALLED, {})
+                for side in sides.keys() - kept - {"begin"}:
+                    sides.pop(side).remove()
 
 
 def _output_hook(module: nn.Module, args: Any, output: Any) -> Any:

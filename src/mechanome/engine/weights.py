@@ -53,6 +53,9 @@ class Weight:
         """Whether the parameter is stored the other way round, `[out, in]`."""
         return self.selection.transposed
 
+    def __repr__(self) -> str:
+        return f"Weight({self.name} {list(self.value.shape)}, {self.how} {self.parameter})"
+
     @property
     def how(self) -> How:
         """Where the value comes from: `parameter`, `merged` (base plus adapter), `dequantized` or `computed`."""
