@@ -18,6 +18,7 @@ from mechanome.report import (
     Lines,
     Meter,
     Option,
+    Passage,
     Series,
     Sheet,
     Stack,
@@ -32,6 +33,7 @@ EVIL = "<script>alert('x')</script>\"&"
 PICTURES = {
     "bars": Bars([("after", [EVIL, " a"], [0.9, 0.0001]), ("other", ["b"], [0.5])], {EVIL: "answer"}),
     "strip": TokenStrip([EVIL, " b", "\n"], [-1.5, None, 0.2], "logits", {1: EVIL}),
+    "passage": Passage([EVIL, " b", "\n"], {1}, "own"),
     "sheet": Sheet([("part", EVIL), ("share", "")], [(EVIL, Meter(-0.2)), ("b", Weights([EVIL], [0.4]))], [0]),
     "heat": HeatMap([EVIL, "b"], ["0", "1", "2"], [[0.5, -2.0, None], [0.0, 1.0, 0.1]], "layer", "token", [1]),
     "lines": Lines(
@@ -51,7 +53,7 @@ def test_well_formed_and_escaped(name: str) -> None:
     page = check(str(picture.html()))
     assert page.tags.count("script") == page.tags.count("noscript"), "only a chart holds data, a token is no markup"
     assert EVIL not in str(picture.html())
-    if name in ("bars", "strip", "sheet"):
+    if name in ("bars", "strip", "passage", "sheet"):
         assert EVIL in "".join(page.text) or name == "strip"
     table = picture.table()
     if table is not None:
@@ -61,6 +63,8 @@ def test_well_formed_and_escaped(name: str) -> None:
 def test_tables_hold_the_numbers() -> None:
     assert PICTURES["bars"].table().rows[0][1] == 0.9
     assert [row[2] for row in PICTURES["strip"].table().rows] == [-1.5, None, 0.2]
+    assert [row[2] for row in PICTURES["passage"].table().rows] == ["", "*", ""]
+    assert str(PICTURES["passage"].html()).count("piece own") == 1 and "<br>" in str(PICTURES["passage"].html())
     assert PICTURES["heat"].table().rows[0][1:] == (50.0, -200.0, None)
     assert PICTURES["lines"].table().rows[0][1] == -90.0
     row = PICTURES["dots"].table().rows[0]

@@ -1,0 +1,148 @@
+"""The page and the terminal: every picture draws what was measured, and says what it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import tiny
+
+import mechanome as mn
+from mechanome.core import Interval
+from mechanome.explain import Explanation
+from mechanome.explain.document import document
+from mechanome.explain.document_tokens import agreement
+from mechanome.explain.stability import Comparison, Effect, Stability
+from mechanome.report import Choice, HeatMap, Lines, Meter, Page, Passage, Section, Sheet, Stack, TokenStrip, text
+
+
+@pytest.fixture(scope="module")
+def found() -> Explanation:
+    writers = {(layer, head): 1.0 for layer in range(3) for head in range(4)}
+    model = mn.load(tiny.build(writers, floor=0.5), tokenizer=tiny.tokenizer(), check="off")
+    return mn.explain(tiny.SENTENCE, model, quiet=True)
+
+
+def section(page: Page, title: str) -> Section:
+    return next(s for s in page.sections if s.title.startswith(title))
+
+
+def test_every_picture_has_its_table_its_method_and_its_limit(found: Explanation) -> None:
+    for part in document(found).sections:
+        assert part.picture.table() is not None, part.title
+        assert part.method and part.limit and part.lead, part.title
+
+
+def test_tokens_can_be_seen_by_every_measure(found: Explanation) -> None:
+    picture = section(document(found), "Which tokens").picture
+    assert isinstance(picture, Stack) and found.importance is not None and found.hidden is not None
+    choice, sheet = picture.pictures
+    assert isinstance(choice, Choice) and isinstance(sheet, Sheet)
+    labels = [option.label for option in choice.options]
+    assert labels == [
+        "hidden from every later position", "hidden from the last position", "contribution", "norm-based", "attention",
+    ]  # fmt: skip
+    strips = [option.picture for option in choice.options]
+    assert all(isinstance(strip, TokenStrip) and strip.tokens == found.question.tokens for strip in strips)
+    lost = [-x for x in found.hidden.change.tolist()]
+    assert strips[0].values == [*lost, None], "green is what the answer needs"
+    assert strips[1].values == found.importance.masking.effects.tolist()
+    assert strips[2].values == found.importance.measures[0].values.tolist()
+    assert choice.table() == found.importance.table() == picture.table()
+    assert [row[0] for row in sheet.rows] == ["contribution", "norm-based", "attention"]
+    assert all(isinstance(row[2], Passage) and "<s>" not in row[2].tokens for row in sheet.rows), "without the sink"
+
+
+def test_without_measures_hiding_is_still_shown(found: Explanation) -> None:
+    picture = section(document(replace(found, importance=None)), "Which tokens").picture
+    assert isinstance(picture, Stack) and len(picture.pictures) == 1
+    table = picture.table()
+    assert table is not None and table.columns[2] == "logits of the preference lost"
+    without = replace(found, importance=None, hidden=None)
+    assert not any(s.title.startswith("Which tokens") for s in document(without).sections)
+
+
+def test_heat_maps_and_lines_draw_what_was_measured(found: Explanation) -> None:
+    page = document(found)
+    travels, parts = section(page, "Where it travels").picture, section(page, "Which parts").picture
+    assert isinstance(travels, HeatMap) and isinstance(parts, HeatMap)
+    for p, row in enumerate(travels.values):
+        assert row == found.flow.shares[:, p].tolist()
+    heads, mlps = found.parts
+    assert parts.values == [*heads.shares.T.tolist(), *mlps.shares.T.tolist()]
+    assert parts.rows == ["head 0", "head 1", "head 2", "head 3", "MLP"] and parts.breaks == [4]
+    lines = section(page, "Where in the layers").picture
+    assert isinstance(lines, Lines) and found.lens is not None
+    assert [s.values for s in lines.series] == [found.lens.answer.tolist(), found.lens.foil.tolist()]
+
+
+def test_direct_writers_stand_beside_exact_effects(found: Explanation) -> None:
+    part = section(document(found), "What writes")
+    assert isinstance(part.picture, Sheet) and found.direct is not None
+    first, writer = part.picture.rows[0], found.direct.writers[0]
+    assert first[0] == writer.name and first[3] == Meter(writer.change / found.direct.gap)
+    assert "direct effect only" in text(part.lead) and "Sum check" in text(part.finding)
+    assert part.picture.table() == found.direct.table()
+
+
+def comparison(found: Explanation, lost: float, name: str) -> Comparison:
+    q = found.question
+    sites = [part.site for part in found.components if not part.echo]
+    effects = tuple(Effect(site, 0.5, 0.4) for site in sites)
+    assert q.swap is not None
+    return Comparison(name, q.swap, q.foil, 3.0, lost, 0.9, effects, tuple(sites[:1]), Interval(0.5, 0.2, 0.7, 9))
+
+
+def test_stability_is_shown_as_measured(found: Explanation) -> None:
+    both = Stability((comparison(found, 0.8, "the <script> ran"), comparison(found, 0.2, "the hen ran")))
+    e = replace(found, stability=both)
+    page = document(e)
+    part = section(page, "Is it the same")
+    assert isinstance(part.picture, Sheet)
+    assert [row[4] for row in part.picture.rows] == ["yes", "no"] and part.picture.rows[0][2] == Meter(0.8)
+    assert text(part.finding) == "In 1 of 2 further counterfactuals the same parts carry the answer."
+    table = part.picture.table()
+    assert table is not None and table.rows[0][-3:] == (0.5, 0.2, 0.7)
+    assert "the same parts carry the answer in 1 of 2" in "\n".join(map(text, page.story))
+    assert "the <script> ran" not in page.html() and "the &lt;script&gt; ran" in page.html()
+    assert "stable in 1 of 2 further counterfactuals" in " ".join(str(e).split())
+
+
+def test_where_stability_was_not_tested_it_says_so(found: Explanation) -> None:
+    e = replace(found, stability=Stability(why_none="no swap was found"))
+    page = document(e)
+    assert not any(s.title.startswith("Is it the same") for s in page.sections)
+    assert "stability was not tested: no swap was found" in "\n".join(map(text, page.measured))
+    assert "stability was not tested: no swap was found" in str(e)
+
+
+def test_a_list_that_was_cut_says_so(found: Explanation) -> None:
+    assert text(section(document(replace(found, cut=0)), "The parts named").finding) == ""
+    cut = replace(found, cut=3)
+    assert "The list of parts was cut: 3 more parts" in text(section(document(cut), "The parts named").finding)
+    assert "the list of parts was cut: 3 more parts" in " ".join(str(cut).split())
+
+
+def test_a_chat_is_shown_as_its_tokens(found: Explanation) -> None:
+    q = found.question
+    prompt = replace(q.subject.prompt, chat=({"role": "user", "content": q.prompt},), content=(2, 3))
+    subject = replace(q.subject, prompt=prompt)
+    e = replace(found, question=replace(q, subject=subject, shared=(q.foil,), shared_text="It is"))
+    page = document(e)
+    first = page.sections[0]
+    assert first.picture == Passage(q.tokens, {2, 3}, "message") and first.title.startswith("The chat")
+    assert text(page.title).startswith(f"{q.prompt} \u2192 It is ")
+    assert "which answer and foil share" in text(section(page, "What the model says").lead)
+    assert not any("answer and foil share" in text(s.lead) for s in document(found).sections)
+
+
+def test_the_terminal_has_tokens_and_direct_shares(found: Explanation) -> None:
+    assert found.importance is not None
+    page = str(found)
+    assert "hidden (nats)" in page and "norm-based" in page and "agreement (rank correlation)" in page
+    assert "direct" in page and max(map(len, page.splitlines())) <= 100
+    assert "hidden (nats)" not in str(replace(found, importance=None))
+
+
+def test_an_interval_in_words() -> None:
+    assert agreement(Interval(0.5, -0.25, 0.75, 9)) == "0.50 [\u22120.25, 0.75]" and agreement(None) == ""
