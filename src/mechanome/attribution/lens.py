@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from mechanome.attribution.readout import Readout
+from mechanome.attribution.tuned_lens import TunedLens
 from mechanome.core import BadInput, ShapeMismatch, Table
 from mechanome.engine import Model, Site
 from mechanome.engine.asked import in_vocabulary, opened_model, token_ids
@@ -34,11 +35,13 @@ class Lens:
         sites: where the stream was read, in order.
         logits: `[site, row, vocab]`, or `[site, row, pos, vocab]` for several positions.
         tokens: for tables: the text of a token id.
+        name: of the lens, for tables.
     """
 
     sites: tuple[Site, ...]
     logits: Tensor = field(repr=False)
     tokens: Callable[[int], str] = field(repr=False)
+    name: str = "logit lens"
 
     @property
     def log_probs(self) -> Tensor:
@@ -72,7 +75,7 @@ class Lens:
             (str(site), ", ".join(f"{self.tokens(int(i))!r} {float(p):.2f}" for p, i in zip(ps, chosen)))
             for site, ps, chosen in zip(self.sites, probs, ids)
         ]
-        return Table(("site", "likeliest next tokens"), rows, "logit lens (a reading, not what the model does)")
+        return Table(("site", "likeliest next tokens"), rows, f"{self.name} (a reading, not what the model does)")
 
     def _repr_html_(self) -> str:
         return self.table().html()
@@ -94,10 +97,12 @@ def logit_lens(
         translate: a map into the last layer's coordinates, such as a `TunedLens`.
 
     Raises:
-        BadInput: no site. ShapeMismatch: a site that is not of the stream's width.
+        BadInput: no site, or a tuned lens of another model. ShapeMismatch: a site that is not of the stream's width.
         NotServed: a model whose logits are not made from its last block's output.
     """
     opened_model(model)
+    if isinstance(translate, TunedLens):
+        translate.check(model)
     chosen = model.expand(sites)
     if not chosen:
         raise BadInput("a lens", "it reads no site", "name some, such as 'resid_post.*'")
@@ -116,4 +121,5 @@ def logit_lens(
         flat = streams.reshape(-1, readout.width)
         logits = torch.cat([readout(part) for part in flat.split(_ROWS_AT_ONCE)]).reshape(*streams.shape[:-1], -1)
     text = (lambda i: model.tokenizer.decode([i])) if model.tokenizer is not None else str
-    return Lens(tuple(chosen), logits, text)
+    name = "logit lens" if translate is None else "tuned lens"
+    return Lens(tuple(chosen), logits, text, name)
