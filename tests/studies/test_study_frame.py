@@ -32,7 +32,7 @@ def test_each_verdict_follows_from_its_interval(tmp_path: Path) -> None:
     assert found.reported[0].interval.estimate == pytest.approx(0.1, rel=0.3)
 
 
-@pytest.mark.parametrize(("tier", "seeds"), [("smoke", None), ("cpu", "pilot"), ("cpu", [0, 100])])
+@pytest.mark.parametrize(("tier", "seeds"), [("smoke", None), ("smoke", [0]), ("cpu", "pilot"), ("cpu", [0, 100])])
 def test_smoke_and_pilot_runs_are_never_judged(tier: str, seeds: Any, tmp_path: Path) -> None:
     found = run(known.study(), tier, seeds=seeds, out=tmp_path, quiet=True).found
     assert set(verdicts(found).values()) == {"not-judged"} and not found.failed

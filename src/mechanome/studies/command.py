@@ -17,7 +17,6 @@ from rich.text import Text
 from mechanome.studies.registry import STUDIES
 
 if TYPE_CHECKING:
-    from mechanome.core import Table
     from mechanome.studies.running import Outcome
     from mechanome.studies.study import Study
 
@@ -45,8 +44,8 @@ def study(
 ) -> None:
     """Measure a paper's claims on real models, or list the papers."""
     if name == _LIST:
-        table = studies_table()
-        _print_json(table.records()) if json else _print(table.rich())
+        rows = [_row(STUDIES[known]) for known in STUDIES]
+        _print_json(rows) if json else _print(_listed(rows))
         return
     from mechanome.core import silence
     from mechanome.studies.running import run
@@ -63,22 +62,25 @@ def study(
         raise typer.Exit(code)
 
 
-def studies_table() -> Table:
-    """One row a study: name, paper, claims, models, title."""
-    from mechanome.core import Table
-
-    columns = ("study", "paper", "claims", "models", "title")
-    return Table(columns, [_row(STUDIES[name]) for name in STUDIES])
-
-
 def _files(outcome: Outcome) -> Text:
     files = {"report": outcome.report, "repeat": f"mechanome replay {outcome.folder}", "recorded": outcome.recorded}
     return Text("\n" + "\n".join(f"{what:<9}{where}" for what, where in files.items() if where))
 
 
-def _row(study: Study[Any]) -> tuple[str, int, int, str, str]:
-    models = ", ".join(study.scales["cpu"].models.values())
-    return study.name, study.paper, len(study.claims), models, study.title
+def _row(study: Study[Any]) -> dict[str, Any]:
+    models = list(study.scales["cpu"].models.values())
+    claims = [claim.id for claim in study.claims]
+    return {"study": study.name, "paper": study.paper, "title": study.title, "models": models, "claims": claims}
+
+
+def _listed(rows: list[dict[str, Any]]) -> Text:
+    """Two lines a study; names are never cut, so that they can be copied."""
+    text = Text()
+    for row in rows:
+        on = f" on {', '.join(row['models'])}" if row["models"] else ""
+        text.append(f"{row['study']}", "bold").append(f"  paper {row['paper']}, {len(row['claims'])} claims{on}\n")
+        text.append(f"    {row['title']}\n", "dim")
+    return text
 
 
 def _seeds(count: int | None, pilot: bool) -> Any:
