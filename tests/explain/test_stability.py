@@ -10,7 +10,7 @@ import tiny
 
 import mechanome as mn
 from mechanome.core import BadInput
-from mechanome.explain import Explanation, counterfactual, stability
+from mechanome.explain import Explanation, counterfactual, effects, stability
 from mechanome.explain.pair import Pair
 from mechanome.explain.question import against
 from mechanome.explain.stability import Comparison, Effect, Stability
@@ -73,7 +73,7 @@ def test_the_wrong_parts_are_not_found_again(found: Explanation) -> None:
     swap = found.question.further[0]
     other = stability._other(tiny.lonely(), found.question, swap)
     assert other is not None
-    c = stability._compare(tiny.lonely(), other, swap, found.parts, [WRONG], None, True)
+    c = stability._compare(tiny.lonely(), other, swap, found.parts, [WRONG], effects.TOKENS, None, True)
     assert not c.carries and c.lost == pytest.approx(0, abs=1e-4) == c.back
     assert c.own == (RIGHT,) and c.again == () and c.jaccard == 0
     said = Stability((c,)).conclusion
@@ -111,6 +111,22 @@ def test_where_there_is_no_other_it_is_said(found: Explanation, monkeypatch: pyt
     monkeypatch.setattr("mechanome.explain.question.swaps", nothing)
     none = stability.stability(tiny.lonely(), given.question, found.parts, named, 2)
     assert not none.comparisons and "no token has an alternative" in none.conclusion
+
+
+def test_a_long_prompt_is_compared_with_fewer_and_in_fewer_layers(
+    found: Explanation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    q, model = found.question, tiny.lonely()
+    monkeypatch.setattr(stability, "TOKENS", 1)
+    monkeypatch.setattr(effects, "FEWEST_LAYERS", 1)
+    short = stability.stability(model, q, found.parts, found.components, 2, quiet=True)
+    assert len(short.comparisons) == 1 and short.stable == 1 and short.comparisons[0].own == (RIGHT,)
+    assert "No more were compared: a long prompt" in short.conclusion
+    most = stability.stability(model, q, found.parts, found.components, len(q.further) + 1, quiet=True)
+    assert len(most.comparisons) == 1
+    monkeypatch.setattr(stability, "TOKENS", effects.TOKENS)
+    every = stability.stability(model, q, found.parts, found.components, len(q.further) + 1, quiet=True)
+    assert len(every.comparisons) == len(q.further) and "no further swap" in every.conclusion
 
 
 def test_the_verdict_is_the_verifications(found: Explanation) -> None:

@@ -64,7 +64,7 @@ def flow(model: Model, question: Question, budget: Budget = None, quiet: bool = 
         layers = layers[:: max(1, depth // FEWEST_LAYERS)]
         scores = _estimate(model, question, "resid_pre").abs().amax(0)
         order = sorted(positions, key=lambda p: (p not in (first, n - 1), -float(scores[p])))
-        positions = sorted(_affordable(order, {p: len(layers) * c for p, c in costs.items()}, FEWEST_POSITIONS))
+        positions = sorted(_affordable(order, {p: len(layers) * c for p, c in costs.items()}, FEWEST_POSITIONS, TOKENS))
         notes.append(
             f"a long prompt: the residual stream is measured at {len(positions)} of {n - first} positions and "
             f"{len(layers)} of {depth} layers, chosen by a gradient estimate"
@@ -81,7 +81,15 @@ def having(model: Model, point: str) -> list[int]:
     return [layer for layer in range(model.n_layers) if model.why_not_edit(f"{point}.{layer}") is None]
 
 
-def parts(model: Model, question: Question, point: str, axis: str, budget: Budget = None, quiet: bool = False) -> Grid:
+def parts(
+    model: Model,
+    question: Question,
+    point: str,
+    axis: str,
+    budget: Budget = None,
+    quiet: bool = False,
+    tokens: int | None = None,
+) -> Grid:
     """Every part of one kind, at all positions.
 
     Args:
@@ -91,16 +99,18 @@ def parts(model: Model, question: Question, point: str, axis: str, budget: Budge
         axis: "head", or "layer" for one part a layer.
         budget: memory for the largest piece.
         quiet: no progress line.
+        tokens: all parts are measured if that runs at most this many, else the likeliest layers; None for `TOKENS`.
     """
+    most = TOKENS if tokens is None else tokens
     every = having(model, point)
     layers, notes = every, list[str]()
     columns = _columns(model, point, every[0]) if axis == "head" else 1
     cost = columns * (question.length - question.differing[0]) / 2
-    if cost * len(every) > TOKENS:
+    if cost * len(every) > most:
         estimate = _estimate(model, question, point, every).sum(1).reshape(len(every), -1)
         strength = dict(zip(every, estimate.abs().amax(-1).tolist()))
         order = sorted(every, key=lambda layer: -strength[layer])
-        layers = sorted(_affordable(order, dict.fromkeys(every, cost), FEWEST_LAYERS))
+        layers = sorted(_affordable(order, dict.fromkeys(every, cost), FEWEST_LAYERS, most))
         notes.append(
             f"a long prompt: {point} is measured in {len(layers)} of {len(every)} layers, chosen by a gradient estimate"
         )
@@ -139,12 +149,12 @@ def _columns(model: Model, point: str, layer: int) -> int:
     return model.run([[0]], capture=[f"{point}.{layer}"], logits=False)[f"{point}.{layer}"].shape[2]
 
 
-def _affordable(order: Sequence[int], cost: dict[int, float], fewest: int) -> list[int]:
-    """The first of `order` that together run at most `TOKENS` tokens, and in any case `fewest`."""
+def _affordable(order: Sequence[int], cost: dict[int, float], fewest: int, most: float) -> list[int]:
+    """The first of `order` that together run at most `most` tokens, and in any case `fewest`."""
     chosen, spent = list[int](), 0.0
     for item in order:
         spent += cost[item]
-        if spent > TOKENS and len(chosen) >= fewest:
+        if spent > most and len(chosen) >= fewest:
             break
         chosen.append(item)
     return chosen

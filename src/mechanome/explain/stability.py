@@ -6,7 +6,8 @@ well: removing them loses at least half of the preference, keeping only them bri
 the shares that the verification asks for. And are they the parts that would have been named here?
 
 There are no random sets here: that the parts named are special was tested by the verification. The verdict stays that
-of the verification, whatever is found here.
+of the verification, whatever is found here. A long prompt is compared with fewer counterfactuals, and its parts are
+measured in the likeliest layers only, so that all of this takes about as long as the explanation itself.
 """
 
 from __future__ import annotations
@@ -19,14 +20,16 @@ import numpy as np
 from mechanome.core import BadInput, Interval, NotFinite, spearman
 from mechanome.engine import Model, Site
 from mechanome.engine.memory import Budget
-from mechanome.explain.components import KINDS, Component, every_site, name_of, ranking
+from mechanome.explain.components import CANDIDATES, KINDS, TOP, Component, every_site, name_of, ranking
 from mechanome.explain.counterfactual import Swap
-from mechanome.explain.effects import Grid, having, parts
+from mechanome.explain.effects import TOKENS, Grid, having, parts
 from mechanome.explain.pair import Loan, Pair
 from mechanome.explain.question import MIN_GAP, Question, against
 from mechanome.explain.tokens import Token, quoted, whole
 from mechanome.explain.verification import MUST_KEEP, MUST_REMOVE
 
+VARIANTS = CANDIDATES + 2 * (1 + TOP)
+"""Runs of one comparison besides the sweeps: what candidates break, and the named parts together and alone, twice."""
 RESAMPLES = 1000
 """Of the interval of the rank correlation."""
 
@@ -101,7 +104,7 @@ class Stability:
 
     Args:
         comparisons: one for each further counterfactual, the best first.
-        why_none: why there is none; empty if there are some.
+        why_none: why there is none, or no more than these; empty if there are as many as were asked for.
     """
 
     comparisons: tuple[Comparison, ...] = ()
@@ -123,6 +126,7 @@ class Stability:
             f"stable in {self.stable} of {n} further counterfactuals: "
             + ("; ".join(self._sentence(c) for c in self.comparisons))
             + f". {whole(found)} of the named parts are found again on average"
+            + (f". No more were compared: {self.why_none}" if self.why_none else "")
         )
 
     @staticmethod
@@ -159,14 +163,20 @@ def stability(
     except BadInput as none:
         return Stability(why_none=f"{none.what}: {none.why}")
     found: list[Comparison] = []
+    spent = 0
+    why = "no further swap of one token changes the preference enough"
     for swap in swaps:
         if len(found) == count:
             break
         other = _other(model, question, swap)
-        if other is not None:
-            found.append(_compare(model, other, swap, grids, sites, budget, quiet))
-    why = "" if found else "no further swap of one token changes the preference enough"
-    return Stability(tuple(found), why)
+        if other is None:
+            continue
+        spent += VARIANTS * (other.length - other.differing[0])
+        if found and spent > TOKENS:
+            why = "a long prompt"
+            break
+        found.append(_compare(model, other, swap, grids, sites, TOKENS // count, budget, quiet))
+    return Stability(tuple(found), "" if len(found) == count else why)
 
 
 def _other(model: Model, question: Question, swap: Swap) -> Question | None:
@@ -184,11 +194,12 @@ def _compare(
     swap: Swap,
     main: Sequence[Grid],
     sites: Sequence[Site],
+    tokens: int,
     budget: Budget,
     quiet: bool,
 ) -> Comparison:
     kinds = [kind for kind in KINDS if having(model, kind.point)]
-    grids = [parts(model, question, kind.point, kind.axis, budget, quiet) for kind in kinds]
+    grids = [parts(model, question, kind.point, kind.axis, budget, quiet, tokens) for kind in kinds]
     pair = Pair.of(model, question, [site.whole for site in every_site(grids)], quiet)
     own = ranking(pair, grids)
     groups: list[Sequence[Site]] = [sites, *([site] for site in sites)]
