@@ -10,19 +10,18 @@ from typing import Any
 
 import known
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from mechanome.studies import STUDIES, command
+from mechanome.cli import main
+from mechanome.studies import STUDIES, Scale, command
 
 
 @pytest.fixture
 def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    app = typer.Typer()
-    app.command()(command.study)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("mechanome.studies.running.STUDIES", {"known-answer": known.study()})
-    return lambda *arguments: CliRunner(env={"COLUMNS": "120", "NO_COLOR": "1"}).invoke(app, list(arguments))
+    runner = CliRunner(env={"COLUMNS": "80", "NO_COLOR": "1"})
+    return lambda *arguments, verb="study": runner.invoke(main.app, [verb, *arguments])
 
 
 def test_a_study_prints_its_verdicts_and_files(call: Any, tmp_path: Path) -> None:
@@ -53,6 +52,49 @@ def test_studies_are_listed_and_completed(call: Any) -> None:
     rows = json.loads(call("list", "--json").stdout)
     assert [row["study"] for row in rows] == list(STUDIES) and all(row["claims"] for row in rows)
     assert command.names("contr") == ["contribution-weights"] and "list" in command.names()
+
+
+def test_replay_repeats_a_study(call: Any, tmp_path: Path) -> None:
+    folder = json.loads(call("known-answer", "--json").stdout)["folder"]
+    done = call(folder, verb="replay")
+    assert done.exit_code == 0 and "difference from the recorded numbers is 0.0e+00" in done.stderr
+    assert "near-one" in done.stdout and len(list((tmp_path / "runs").iterdir())) == 2
+    assert call(folder, "--strict", "-q", verb="replay").exit_code == 1
+
+
+MISTAKES = {
+    "no such tier": (["known-answer", "--tier", "cpus"], "did you mean 'cpu'"),
+    "no such role": (["known-answer", "--model", "x=y"], "leave --model out"),
+    "recording smoke": (["known-answer", "--tier", "smoke", "--record"], "use --tier cpu"),
+    "too many seeds": (["known-answer", "--seeds", "9"], "use 1 to 4"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_what_can_be_corrected_is_code_2(name: str, call: Any, tmp_path: Path) -> None:
+    arguments, said = MISTAKES[name]
+    done = call(*arguments)
+    assert done.exit_code == 2 and done.stderr.startswith("error: ") and said in done.stderr
+    assert done.stdout == "" and not list(tmp_path.iterdir())
+
+
+def test_an_unknown_study_names_the_nearest(tmp_path: Path) -> None:
+    done = CliRunner().invoke(main.app, ["study", "contribution-weight", "--out", str(tmp_path / "runs")])
+    assert done.exit_code == 2 and "did you mean 'contribution-weights'" in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_help_fits_a_screen(call: Any) -> None:
+    lines = call("--help").stdout.splitlines()
+    assert len(lines) <= 40 and max(map(len, lines)) <= 80
+
+
+def test_an_interrupted_study_says_where_it_goes_on(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    stopping = known.study(scales={tier: Scale(known.Settings(5, calls="calls", stop_at=1))
+                                   for tier in ("smoke", "cpu", "full")})  # fmt: skip
+    monkeypatch.setattr("mechanome.studies.running.STUDIES", {"known-answer": stopping})
+    done = call("known-answer", "-q")
+    assert done.exit_code == 130 and "the same command goes on from them" in done.stderr
 
 
 def test_models_are_named_by_role(call: Any) -> None:

@@ -101,7 +101,8 @@ def replay(
     strict: Strict = False,
 ) -> None:
     """Do a run again, in a new run folder, and compare."""
-    import mechanome.explain.command  # noqa: F401  (registers its verbs)
+    import mechanome.explain.command
+    import mechanome.studies.running  # noqa: F401  (both register their verbs)
     from mechanome.core import notice
     from mechanome.core import replay as again
 

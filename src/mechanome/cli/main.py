@@ -14,6 +14,9 @@ from rich.console import Console
 
 from mechanome.cli import explaining  # noqa: F401  (registers its commands)
 from mechanome.cli.frame import Json, app, command, print_json
+from mechanome.studies.command import study
+
+command(study)
 
 
 @command

@@ -16,7 +16,7 @@ def difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> float | N
     return _apart(first, second)
 
 
-_IGNORED = ("seconds", "versions")
+_IGNORED = ("seconds", "processor_seconds", "machine", "versions")
 
 
 def _apart(a: Any, b: Any) -> float | None:
