@@ -6,7 +6,7 @@ PROMPT ?= The capital of France is
 # Workers share the cores: one thread each is faster, and far steadier, than two that spin.
 WORKERS ?= 2
 
-.PHONY: demo test lint docs bench-engine clean
+.PHONY: demo test lint docs bench-engine explain-prompts clean
 
 demo: $(VENV)/.installed
 	$(BIN)/mechanome explain "$(PROMPT)"
@@ -22,6 +22,11 @@ lint: $(VENV)/.installed
 docs: $(VENV)/.installed
 	$(BIN)/python scripts/family_matrix.py
 	$(BIN)/python scripts/benchmark_table.py
+	$(BIN)/python scripts/studies_table.py
+
+# The 40 committed prompts, each with the report or refusal expected of it; half an hour on two cores.
+explain-prompts: $(VENV)/.installed
+	$(BIN)/python scripts/explain_prompts.py
 
 bench-engine: $(VENV)/.installed
 	$(BIN)/python -m benchmarks.engine
