@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from mechanome.core import BadInput, NotServed, Table, UnknownName, nearest
-from mechanome.engine import AttentionKnockout, Batch, Edit, Model, preflight
+from mechanome.engine import AttentionKnockout, Batch, Edit, Model, Prefix, preflight
 from mechanome.engine.boundaries import answers_of, listed, prompt_texts
 from mechanome.engine.inputs import Inputs
 from mechanome.engine.memory import Budget
@@ -36,6 +36,8 @@ HIDDEN_FROM: dict[str, str] = {
 are neighbors."""
 TOKENS_AT_ONCE = 1024
 """Rows times positions of one forward pass."""
+ROWS_AT_ONCE = 32
+"""Rows of one forward pass: wider ones gain little, and each row's positions are resolved against all of them."""
 
 
 @dataclass(frozen=True)
@@ -168,12 +170,14 @@ def masked_runs(
     one = AttentionKnockout(range(model.n_layers), src=[[0]], dst=[n - 1])
     fitting = preflight.rows_at_once(model, row.take([0] * len(sets)), [], one, None, logits, budget)
     once = n - 1 if hidden_from == "last" and _resumes(model, n - 1) else 0
-    size = min(fitting, max(1, TOKENS_AT_ONCE // (n + len(continued) - once)))
+    size = min(fitting, ROWS_AT_ONCE, max(1, TOKENS_AT_ONCE // (n + len(continued) - once)))
     found: dict[int, Tensor] = {}
+    prefix: Prefix | None = None
     for start in range(0, len(order), size):
         part = order[start : start + size]
         first = min((queries[0] for i in part for _, queries in sets[i]), default=n - 1)
-        prefix = model.prefix(model.encode(row.input_ids[:, :first], bos="none")) if _resumes(model, first) else None
+        if _resumes(model, first) and (prefix is None or len(prefix) < first):
+            prefix = model.prefix(model.encode(row.input_ids[:, :first], bos="none"))
         edits = _edits(model, [sets[i] for i in part])
         out = model.run(row.take([0] * len(part)), edits=edits, logits=logits, prefix=prefix, budget=budget).logits
         assert out is not None
@@ -271,7 +275,9 @@ def _edits(model: Model, sets: Sequence[Sequence[Knockout]]) -> list[Edit]:
     for k in range(max(map(len, sets))):
         here = [s[k] if k < len(s) else ((), ()) for s in sets]
         src, dst = ([list(pair[side]) for pair in here] for side in (0, 1))
-        edits += AttentionKnockout(range(model.n_layers), src=src, dst=dst)
+        alike = [queries for keys, queries in zip(src, dst) if keys]
+        same = all(queries == alike[0] for queries in alike)
+        edits += AttentionKnockout(range(model.n_layers), src=src, dst=alike[0] if same else dst)
     return edits
 
 
