@@ -238,7 +238,7 @@ def test_on_a_real_model_it_beats_the_logit_lens_on_text_it_has_not_seen() -> No
 
     model = mn.load("smollm2-135m-instruct")
     lens = fit_tuned_lens(
-        model, list(topics.values())[:6], layers=[10, 25], rank=32, context=64, warmup=8, steps=0, measured=64,
+        model, list(topics.values())[:3], layers=[10, 25], rank=32, context=32, warmup=8, steps=0, measured=64,
         quiet=True,
     )  # fmt: skip
     for quality in lens.quality.values():
