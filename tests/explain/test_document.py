@@ -9,7 +9,7 @@ import tiny
 
 import mechanome as mn
 from mechanome.core import Interval
-from mechanome.explain import Explanation
+from mechanome.explain import Explanation, story
 from mechanome.explain.document import document
 from mechanome.explain.document_tokens import agreement
 from mechanome.explain.stability import Comparison, Effect, Stability
@@ -105,7 +105,21 @@ def test_stability_is_shown_as_measured(found: Explanation) -> None:
     assert table is not None and table.rows[0][-3:] == (0.5, 0.2, 0.7)
     assert "the same parts carry the answer in 1 of 2" in "\n".join(map(text, page.story))
     assert "the <script> ran" not in page.html() and "the &lt;script&gt; ran" in page.html()
-    assert "stable in 1 of 2 further counterfactuals" in " ".join(str(e).split())
+    said = [" ".join(line.split()) for line in str(e).splitlines()]
+    assert "the <script> ran 80 % 90 % yes" in said and "the hen ran 20 % 90 % no" in said
+
+
+def test_a_long_prompt_is_quoted_in_part(found: Explanation) -> None:
+    assert story.excerpt("short", "other") == "short"
+    text = "a" * 500 + "b" + "c" * 500
+    middle = story.excerpt(text, "a" * 600)
+    assert middle == "\u2026" + "a" * 120 + "b" + "c" * 119 + "\u2026"
+    assert story.excerpt(text, text) == "\u2026" + "c" * 240 and story.excerpt(text) == "a" * 240 + "\u2026"
+    q = found.question
+    subject = replace(q.subject, prompt=replace(q.subject.prompt, text=text))
+    page = document(replace(found, question=replace(q, subject=subject)))
+    assert ("prompt", text) in page.facts and "counterfactual" not in dict(page.facts)
+    assert len(page.html().split("<h1>")[1].split("</h1>")[0]) < 400
 
 
 def test_where_stability_was_not_tested_it_says_so(found: Explanation) -> None:

@@ -94,6 +94,12 @@ def _facts(e: Explanation) -> Iterator[tuple[str, str]]:
     yield "weights sha256", e.origin.sha256 or "not a file"
     yield "license", e.origin.license
     more = "" if e.question.length <= _MOST_TOKENS else " \u2026"
+    for name, text, shown in (
+        ("prompt", e.question.prompt, story.prompt(e)),
+        ("counterfactual", e.question.counterfactual, story.counterfactual(e)),
+    ):
+        if text != shown:  # the page quotes a piece of it
+            yield name, text
     yield "prompt tokens", f"{e.question.length} ({' '.join(map(quoted, e.question.tokens[:_MOST_TOKENS]))}{more})"
     yield "seed", str(e.seed)
     yield "versions", ", ".join(f"{name} {version}" for name, version in e.versions.items())

@@ -216,7 +216,7 @@ def stability(e: Explanation) -> Section:
     """The same parts against other counterfactuals."""
     rows = [
         (
-            c.counterfactual,
+            story.excerpt(c.counterfactual, e.question.prompt),
             Weights([c.foil.text], [0.0]),
             Meter(c.lost),
             Meter(c.back),

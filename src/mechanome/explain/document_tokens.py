@@ -56,7 +56,7 @@ def prediction(e: Explanation) -> Section:
         "What the model says next",
         (
             "The likeliest next tokens after the prompt and after the counterfactual, \u201c",
-            q.counterfactual,
+            story.counterfactual(e),
             "\u201d.",
             *(behind if q.shared else ()),
             " The preference explained below is the logit of ",

@@ -18,9 +18,32 @@ WORTH_SAYING = 0.1
 """A token is mentioned if hiding it does at least this share of what hiding the most important one does."""
 
 
+LONG = 240
+"""Characters of a prompt, beyond which a sentence quotes a piece of it."""
+
+
 def token(text: str) -> Span:
     """A token set off from the sentence, without the space it starts with."""
     return Span(text.strip(" ") or text, "token")
+
+
+def excerpt(text: str, other: str = "") -> str:
+    """A text, of a long one the piece around where it stops being like another; by default its beginning."""
+    if len(text) <= LONG:
+        return text
+    alike = next((i for i, (a, b) in enumerate(zip(text, other)) if a != b), min(len(text), len(other)))
+    start = max(0, min(alike - LONG // 2, len(text) - LONG))
+    return "\u2026" * (start > 0) + text[start : start + LONG] + "\u2026" * (start + LONG < len(text))
+
+
+def prompt(e: Explanation) -> str:
+    """The prompt, of a long one its end."""
+    return excerpt(e.question.prompt, e.question.prompt)
+
+
+def counterfactual(e: Explanation) -> str:
+    """What it is compared with, of a long one the piece that differs."""
+    return excerpt(e.question.counterfactual, e.question.prompt)
 
 
 def answer(e: Explanation) -> Span:
@@ -47,15 +70,14 @@ def _side(e: Explanation, own: Token, role: Role) -> Span:
 def title(e: Explanation) -> Line:
     """The prompt, and the answer after it; of a chat, its last message and what the model says to it."""
     q = e.question
-    before = q.prompt + (" \u2192 " if q.chat is not None else "") + q.shared_text
+    before = prompt(e) + (" \u2192 " if q.chat is not None else "") + q.shared_text
     gap = " " if q.answer.text.startswith(" ") and not before.endswith(" ") else ""
     return (f"{before}{gap}", answer(e))
 
 
 def subtitle(e: Explanation) -> Line:
     """The contrast."""
-    q = e.question
-    return ("Why not ", foil(e), ", as after \u201c", q.counterfactual, "\u201d?")
+    return ("Why not ", foil(e), ", as after \u201c", counterfactual(e), "\u201d?")
 
 
 def verdict(e: Explanation) -> Line:

@@ -40,6 +40,7 @@ _TESTS = (
     ("p", "right"),
     ("model says", "left"),
 )
+_OTHERS = (("compared with", "left"), ("remove", "right"), ("keep only", "right"), ("carried", "left"))
 
 
 def page(e: Explanation) -> Group:
@@ -79,8 +80,12 @@ def _blocks(e: Explanation) -> Iterator[Any]:
     yield _parts(e)
     yield Text()
     yield _tests(e)
+    if e.stability.comparisons:
+        yield Text()
+        yield _comparisons(e)
     cut = [cut_remark(e.cut)] if e.cut else []
-    remarks = [e.stability.conclusion, *e.question.choices, *cut, *e.left_out]
+    untested = [] if e.stability.comparisons else [e.stability.conclusion]
+    remarks = [*e.question.choices, *untested, *cut, *e.left_out]
     yield Text()
     yield from (_hanging("\u00b7", Text(remark, style="dim")) for remark in remarks)
 
@@ -134,6 +139,15 @@ def _tests(e: Explanation) -> Padding:
             f"{trial.p:.2f}",
             Text(_token(trial.after.tokens[0].text)),
         )
+    return Padding(table, (0, 0, 0, 3))
+
+
+def _comparisons(e: Explanation) -> Padding:
+    """The same parts against other counterfactuals."""
+    table = _table(_OTHERS)
+    for c in e.stability.comparisons:
+        text = story.excerpt(c.counterfactual, e.question.prompt)
+        table.add_row(Text(text), whole(c.lost), whole(c.back), "yes" if c.carries else "no")
     return Padding(table, (0, 0, 0, 3))
 
 
