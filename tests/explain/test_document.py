@@ -128,6 +128,9 @@ def test_where_stability_was_not_tested_it_says_so(found: Explanation) -> None:
     assert not any(s.title.startswith("Is it the same") for s in page.sections)
     assert "stability was not tested: no swap was found" in "\n".join(map(text, page.measured))
     assert "stability was not tested: no swap was found" in str(e)
+    one = replace(e, stability=Stability((comparison(found, 0.8, "it"),), "a long prompt"))
+    assert "no more counterfactuals were compared: a long prompt" in "\n".join(map(text, document(one).measured))
+    assert "no more counterfactuals were compared: a long prompt" in str(one)
 
 
 def test_a_list_that_was_cut_says_so(found: Explanation) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import html as escaping
+import re
 import shutil
 import subprocess
 import zlib
@@ -123,6 +124,8 @@ def test_in_a_browser(tmp_path: Path) -> None:
     assert "How this was measured" in seen
     assert "<title>broken" not in seen and seen.count("<script>document.title") == 0
     assert seen.count('class="main-svg"') >= len(CHARTS), "every chart is drawn"
+    label = escaping.escape(EVIL[:15]) + "\u2026"
+    assert re.search(f"<text[^>]*>{re.escape(label)}</text>", seen), "the label of an axis is shown as it is"
 
 
 def test_a_frame_draws_too(tmp_path: Path) -> None:

@@ -72,8 +72,8 @@ def _measured(e: Explanation) -> Iterator[Line]:
         f"as many parts of each kind do at most {whole(RANDOM_AT_MOST)} on average, and the named parts beat them with "
         f"p \u2264 {LEVEL}, p = (1 + sets that do as well) / (1 + sets).",
     )
-    if not e.stability.comparisons:
-        yield (f"Note: {e.stability.conclusion}.",)
+    if fewer := story.fewer(e):
+        yield (f"Note: {fewer}.",)
     for note in e.notes:
         yield (f"Note: {note}.",)
 

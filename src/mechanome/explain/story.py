@@ -218,6 +218,14 @@ def _stability(e: Explanation) -> Line:
     )
 
 
+def fewer(e: Explanation) -> str:
+    """Why no other counterfactuals, or no more of them, were compared; empty if there are as many as asked for."""
+    tested = e.stability
+    if not tested.comparisons:
+        return tested.conclusion
+    return f"no more counterfactuals were compared: {tested.why_none}" if tested.why_none else ""
+
+
 def _count(n: int) -> str:
     words = ("None", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten")
     return words[n] if n < len(words) else str(n)

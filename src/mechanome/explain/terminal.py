@@ -84,8 +84,7 @@ def _blocks(e: Explanation) -> Iterator[Any]:
         yield Text()
         yield _comparisons(e)
     cut = [cut_remark(e.cut)] if e.cut else []
-    untested = [] if e.stability.comparisons else [e.stability.conclusion]
-    remarks = [*e.question.choices, *untested, *cut, *e.left_out]
+    remarks = [*e.question.choices, *filter(None, [story.fewer(e)]), *cut, *e.left_out]
     yield Text()
     yield from (_hanging("\u00b7", Text(remark, style="dim")) for remark in remarks)
 
