@@ -11,6 +11,7 @@ import pytest
 import tiny
 from typer.testing import CliRunner, Result
 
+import families
 import mechanome
 from mechanome.cli import explaining, main
 from mechanome.explain import DEFAULT_MODEL, command
@@ -191,7 +192,24 @@ def test_sites_lists_what_is_served_and_why_not_the_rest(model: str) -> None:
 
 
 def test_sites_of_a_pattern(model: str) -> None:
-    rows = json.loads(call("sites", model, "z.*", "--json").stdout)
-    assert [row["site"] for row in rows] == ["z.0", "z.1", "z.2"]
+    [row] = json.loads(call("sites", model, "z.*", "--json").stdout)
+    assert row["site"] == "z" and row["read"] == row["edit"] == "0-2"
+    [row] = json.loads(call("sites", model, "z.1.h3", "--json").stdout)
+    assert row["site"] == "z.h3" and row["read"] == "1"
+    done = call("sites", model, "z.*")
+    assert done.stdout.count("per-head mixed values") == 1 and "layers 0-2, read and edit" in done.stdout
     done = call("sites", model, "zz")
     assert done.exit_code == 2 and "did you mean 'z'" in done.stderr
+
+
+def test_sites_of_two_towers(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = mechanome.load(families.build("whisper"), check="off")
+    monkeypatch.setattr("mechanome.engine.load", lambda name: opened)
+    done = call("sites", "any", "z.*")
+    assert done.exit_code == 2 and "Fix: write encoder/z.* or decoder/z.*" in done.stderr
+    assert "[batch pos head d_head]" in call("sites", "any", "decoder/z.*").stdout
+    lines = call("sites", "any").stdout
+    assert (
+        lines.count("the residual stream as the block receives it") == 1
+        and "encoder/resid_pre, decoder/resid_pre" in lines
+    )

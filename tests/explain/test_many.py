@@ -77,7 +77,7 @@ def test_what_recurs_is_averaged_over_all_that_were_measured(done: Outcome) -> N
 
 
 def made(named: tuple[str, ...], effects: dict[str, float]) -> Result:
-    numbers = Measured(" a", " b", "c", " a", 0.5, 2.0, 0.0, 0.9, 0.9, named, effects, {"z": (1, 2)})
+    numbers = Measured(" a", " b", "c", " a", 0.5, 2.0, 0.0, effects, {"z": (1, 2)}, 0.9, 0.9, named)
     return Result(Item(str(len(effects)), "x"), "explained", "", 1.0, numbers)
 
 

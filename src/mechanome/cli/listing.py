@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -23,20 +24,41 @@ def model_lines(rows: Iterable[Mapping[str, Any]]) -> Iterator[Text]:
 
 
 def site_rows(model: Model, pattern: str = "") -> list[dict[str, Any]]:
-    """What a model serves: site, axes, where it can be read and edited, its definition, and why not elsewhere.
+    """What a model serves, one row a point: site, axes, where it can be read and edited, its definition, and why not elsewhere.
 
     Args:
         model: an opened model.
-        pattern: a site or glob, for one row a site; empty for one row a point.
+        pattern: a site or glob, for the points it names; empty for all.
 
     Raises:
         UnknownSite, NotServed: a pattern that means nothing here, with the nearest names.
     """
     if pattern:
-        return [_row(model, str(site), [site]) for site in model.expand(pattern)]
+        layered: dict[str, list[Site]] = {}
+        for site in _expanded(model, pattern):
+            layered.setdefault(_without_layer(site), []).append(site)
+        return [_row(model, name, sites) for name, sites in layered.items()]
     return [
         _row(model, name, sites) for tower in model.architecture.towers for name, sites in _points(model, tower.name)
     ]
+
+
+def _without_layer(site: Site) -> str:
+    """`z.h3` for `z.5.h3`."""
+    return str(site) if site.layer is None else re.sub(rf"\.{site.layer}(?=\.|$)", "", str(site), count=1)
+
+
+def _expanded(model: Model, pattern: str) -> list[Site]:
+    """The sites of a pattern; in a model of several towers it must name one."""
+    try:
+        return list(model.expand(pattern))
+    except MechanomeError as refusal:
+        towers = [str(tower.name) for tower in model.architecture.towers]
+        if len(towers) == 1 or "/" in pattern:
+            raise
+        ways = " or ".join(f"{tower}/{pattern}" for tower in towers)
+        why = f"{model.name} has several towers, and a site is of one of them"
+        raise type(refusal)(f"site pattern {pattern!r}", why, f"write {ways}") from refusal
 
 
 def _points(model: Model, tower: str | None) -> Iterator[tuple[str, list[Site]]]:
@@ -85,15 +107,22 @@ def _layers(served: Iterable[int | None]) -> str:
 
 
 def site_lines(model: Model, rows: Iterable[Mapping[str, Any]]) -> Iterator[Text]:
-    """The rows for people: what is served, two lines each, then the rest by reason."""
+    """The rows for people: each definition once, with what is served of it, then the rest by reason."""
     yield Text(f"{model}\n", style="dim")
     missing: dict[str, list[str]] = {}
+    meanings: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for row in rows:
-        if not row["read"]:
+        if row["read"]:
+            meanings.setdefault((row["axes"], row["what"]), []).append(row)
+        else:
             missing.setdefault(row["why_not"], []).append(row["site"])
-            continue
-        yield Text(row["site"], style="bold") + Text(f"  [{row['axes']}]  {_served(row)}")
-        yield Text(f"    {row['what']}", style="dim")
+    for (axes, what), same in meanings.items():
+        lines: dict[str, list[str]] = {}
+        for row in same:
+            lines.setdefault(_served(row), []).append(row["site"])
+        for served, names in lines.items():
+            yield Text(", ".join(names), style="bold") + Text(f"  [{axes}]  {served}")
+        yield Text(f"    {what}", style="dim")
     if missing:
         yield Text("\nnot served", style="bold")
     for why, names in missing.items():

@@ -30,8 +30,9 @@ from mechanome.core import (
 from mechanome.engine import load
 from mechanome.explain.comparison import ModelComparison, again
 from mechanome.explain.explanation import Explanation
+from mechanome.explain.fixed import settled
 from mechanome.explain.items import Item, items
-from mechanome.explain.many import Explanations, Settings, results
+from mechanome.explain.many import Explanations, Settings, Settle, as_it_is, results
 from mechanome.explain.pipeline import DEFAULT_MODEL, explain
 from mechanome.explain.prompts import Asked
 from mechanome.explain.result import Result
@@ -250,16 +251,24 @@ def _explain_many(run: RunFolder, quiet: bool) -> Explanations:
 def _explain_against(run: RunFolder, quiet: bool) -> ModelComparison:
     base = _explain_many(run, quiet)
     asked = [again(result) for result in base]
-    return ModelComparison(base, _measured(run, run.config.arguments["against"], asked, quiet, len(asked), "tuned-"))
+    tuned = run.config.arguments["against"]
+    return ModelComparison(base, _measured(run, tuned, asked, quiet, len(asked), "tuned-", settled))
 
 
 def _measured(
-    run: RunFolder, model: str, asked: Sequence[Item], quiet: bool, first: int = 0, prefix: str = ""
+    run: RunFolder,
+    model: str,
+    asked: Sequence[Item],
+    quiet: bool,
+    first: int = 0,
+    prefix: str = "",
+    settle: Settle = as_it_is,
 ) -> Explanations:
     """One model's results; those in the folder already are read, the others made and written.
 
     Args:
-        first: step of the first prompt in `metrics.jsonl`. prefix: of the names of the files.
+        first: step of the first prompt in `metrics.jsonl`. prefix: of the names of the files. settle: has the last
+            word on each result.
     """
     seed = run.config.seed or 0
     rows = {row["step"] - first: row for row in run.metrics()}
@@ -278,7 +287,7 @@ def _measured(
     with Bar(f"explaining with {model}", len(asked), quiet) as bar:
         bar.skip(len(known))
         settings = Settings(run.config.arguments["counterfactuals"], seed, run.config.arguments["budget"])
-        for result in results(todo, load(model), settings, bar, keep) if todo else ():
+        for result in results(todo, load(model), settings, bar, keep, settle) if todo else ():
             run.log(first + steps[result.item.id], result.record())
             known[result.item.id] = result
     return Explanations(tuple(known[item.id] for item in asked), model, seed)

@@ -1,7 +1,8 @@
 """A base model and a tuned one, asked the same questions: which predictions, explanations and parts changed.
 
 The base is explained first. The tuned model is then asked the very same thing (same answer, foil and counterfactual),
-so that preferences and effects mean the same in both. Effects are compared in logits, as each share times its own gap:
+so that preferences and effects mean the same in both, and it is measured also where it has lost the preference, so that
+there is nothing left to explain. Effects are compared in logits, as each share times its own gap:
 shares alone would rise wherever the gap shrinks. Parts are compared one by one only where both models have the same
 layers and heads.
 """
@@ -19,6 +20,7 @@ from mechanome.core import Interval, Table, binomial, bootstrap, paired_bootstra
 from mechanome.engine import parse
 from mechanome.engine.memory import Budget
 from mechanome.explain.components import name_of
+from mechanome.explain.fixed import settled
 from mechanome.explain.items import Item, items
 from mechanome.explain.many import Explanations, Keep, Opened, explain_many
 from mechanome.explain.pairing import Pairing
@@ -196,7 +198,7 @@ def compare(
     """
     options: dict[str, Any] = {"counterfactuals": counterfactuals, "seed": seed, "budget": budget, "quiet": quiet}
     first = explain_many(items(prompts), base, **options, keep=keep[0])
-    second = explain_many([again(result) for result in first], tuned, **options, keep=keep[1])
+    second = explain_many([again(result) for result in first], tuned, **options, keep=keep[1], settle=settled)
     return ModelComparison(first, second)
 
 

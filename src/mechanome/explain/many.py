@@ -146,39 +146,13 @@ Keep = Callable[[Item, Explanation], str]
 """Told of every explanation as it is made; returns where its page is, or an empty text."""
 
 
-def explain_many(
-    prompts: Path | Sequence[Any],
-    model: Opened = DEFAULT_MODEL,
-    *,
-    counterfactuals: int = 3,
-    seed: int = 0,
-    budget: Budget = None,
-    quiet: bool = False,
-    keep: Keep = lambda item, explanation: "",
-) -> Explanations:
-    """Explain many prompts with one model, opened once.
+Settle = Callable[[Result, Model, Budget], Result]
+"""Has the last word on a result."""
 
-    Args:
-        prompts: the path of a file, `.jsonl` or `.txt` with one prompt a line; or a list of texts, of chats, or of
-            mappings with `prompt` and, where fixed, `answer`, `foil`, `counterfactual` and `id`.
-        model, counterfactuals, seed, budget, quiet: as in `mechanome.explain`.
-        keep: called with every prompt and its whole explanation, which nobody else keeps; returns the place of a page
-            that the summary then links to, or an empty text.
 
-    Returns:
-        the results: `e.table()`, `e.recurring()`, `e.shares`, `e.html()`, `e.to_json()`.
-
-    Raises:
-        BadInput, UnknownName: prompts that are not as described, before anything runs; a budget that is no size.
-        UnknownModel: a model that cannot be opened. What one prompt is refused for is its result, and raises nothing.
-    """
-    checked = items(prompts)
-    settings = Settings(counterfactuals, seed, budget)
-    settings.check(model)
-    with Bar("explaining", len(checked), quiet) as bar:
-        opened = load(model)
-        made = tuple(results(checked, opened, settings, bar, keep))
-    return Explanations(made, opened.name, seed)
+def as_it_is(result: Result, model: Model, budget: Budget) -> Result:
+    """The result itself."""
+    return result
 
 
 @dataclass(frozen=True)
@@ -198,12 +172,60 @@ class Settings:
         refuse_early(" ", model, None, None, None, **vars(self))
 
 
-def results(asked: Iterable[Item], model: Model, settings: Settings, bar: Bar, keep: Keep) -> Iterator[Result]:
-    """One result after the other."""
+def explain_many(
+    prompts: Path | Sequence[Any],
+    model: Opened = DEFAULT_MODEL,
+    *,
+    counterfactuals: int = 3,
+    seed: int = 0,
+    budget: Budget = None,
+    quiet: bool = False,
+    keep: Keep = lambda item, explanation: "",
+    settle: Settle = as_it_is,
+) -> Explanations:
+    """Explain many prompts with one model, opened once.
+
+    Args:
+        prompts: the path of a file, `.jsonl` or `.txt` with one prompt a line; or a list of texts, of chats, or of
+            mappings with `prompt` and, where fixed, `answer`, `foil`, `counterfactual` and `id`.
+        model, counterfactuals, seed, budget, quiet: as in `mechanome.explain`.
+        keep: called with every prompt and its whole explanation, which nobody else keeps; returns the place of a page
+            that the summary then links to, or an empty text.
+        settle: has the last word on every result.
+
+    Returns:
+        the results: `e.table()`, `e.recurring()`, `e.shares`, `e.html()`, `e.to_json()`.
+
+    Raises:
+        BadInput, UnknownName: prompts that are not as described, before anything runs; a budget that is no size.
+        UnknownModel: a model that cannot be opened. What one prompt is refused for is its result, and raises nothing.
+    """
+    checked = items(prompts)
+    settings = Settings(counterfactuals, seed, budget)
+    settings.check(model)
+    with Bar("explaining", len(checked), quiet) as bar:
+        opened = load(model)
+        made = tuple(results(checked, opened, settings, bar, keep, settle))
+    return Explanations(made, opened.name, seed)
+
+
+def results(
+    asked: Iterable[Item], model: Model, settings: Settings, bar: Bar, keep: Keep, settle: Settle = as_it_is
+) -> Iterator[Result]:
+    """One result after the other.
+
+    Args:
+        asked: the prompts.
+        model: an opened model.
+        settings: of all of them.
+        bar: told of each.
+        keep: given each explanation.
+        settle: has the last word on each result.
+    """
     for item in asked:
         bar.advance(0, item.text[:40])
         start = time.perf_counter()
-        result = _one(item, model, settings, keep)
+        result = settle(_one(item, model, settings, keep), model, settings.budget)
         bar.advance(1, result.verdict)
         yield replace(result, seconds=round(time.perf_counter() - start, 3))
 
@@ -239,5 +261,5 @@ def _row(result: Result) -> list[Any]:
     if m is None:
         return [*start, *[None] * 8, *end]
     parts = ", ".join(name_of(parse(site)) for site in m.named)
-    shares = (round(100 * m.removed, 1), round(100 * m.kept, 1))
+    shares = (share and round(100 * share, 1) for share in (m.removed, m.kept))
     return [*start, m.says, round(100 * m.probability, 1), m.answer, m.foil, parts, *shares, m.stability, *end]

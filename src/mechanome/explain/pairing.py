@@ -36,7 +36,7 @@ class Pairing:
         for name, result in (("base", self.base), ("tuned", self.tuned)):
             if result.measured is None:
                 return f"{name}: {result.reason}"
-        return "" if self.both else "the tuned model reads the answer or the foil as other tokens"
+        return "" if self.both else "the two were asked for other tokens"
 
     @property
     def comparable(self) -> bool:
@@ -45,11 +45,11 @@ class Pairing:
 
     @property
     def overlap(self) -> float | None:
-        """Parts named by both among those named by either."""
+        """Parts named by both among those named by either; None where one names none."""
         if self.both is None or not self.comparable:
             return None
         a, b = (set(m.named) for m in self.both)
-        return len(a & b) / len(a | b)
+        return len(a & b) / len(a | b) if a and b else None
 
     @property
     def correlation(self) -> float | None:

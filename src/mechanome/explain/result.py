@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from mechanome.core import plain
 from mechanome.engine import Site
+from mechanome.explain.effects import Grid
 from mechanome.explain.explanation import Explanation
 from mechanome.explain.items import Item
 from mechanome.explain.prompts import Asked
+from mechanome.explain.question import Question
+from mechanome.explain.tokens import Prediction
 
 Verdict = Literal["explained", "not explained", "refused", "failed"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
@@ -27,11 +30,11 @@ class Measured:
         says: the likeliest next token, as text.
         probability: of that token.
         high, low: logit of the answer minus logit of the foil, after the prompt and after the counterfactual.
-        removed: share of the gap that is lost without the named parts.
-        kept: share that only they bring back.
-        named: sites of the named parts, strongest first, without echoes of the input.
         effects: site to the share that it alone restores, for every part that was measured.
         shape: point to layers and parts a layer.
+        removed: share of the gap that is lost without the named parts; None where none were named.
+        kept: share that only they bring back, likewise.
+        named: sites of the named parts, strongest first, without echoes of the input.
         stability: against how many further counterfactuals the named parts carry the contrast, such as `1 of 2`; empty
             where there were none.
     """
@@ -43,20 +46,31 @@ class Measured:
     probability: float
     high: float
     low: float
-    removed: float
-    kept: float
-    named: tuple[str, ...]
     effects: Mapping[str, float] = field(repr=False)
     shape: Mapping[str, tuple[int, int]]
+    removed: float | None = None
+    kept: float | None = None
+    named: tuple[str, ...] = ()
     stability: str = ""
 
     @classmethod
     def of(cls, e: Explanation) -> Measured:
         """What is kept of an explanation."""
-        q, v, tested = e.question, e.verification, e.stability
+        v, tested = e.verification, e.stability
+        return replace(
+            cls.of_question(e.question, e.prediction, e.parts),
+            removed=v.removed.share,
+            kept=v.kept.share,
+            named=tuple(str(part.site) for part in e.components if not part.echo),
+            stability=f"{tested.stable} of {len(tested.comparisons)}" if tested.comparisons else "",
+        )
+
+    @classmethod
+    def of_question(cls, q: Question, prediction: Prediction, grids: Sequence[Grid]) -> Measured:
+        """What is kept of a question whose parts were measured, but not named."""
         effects = {
             str(Site(grid.point, layer, head=j if grid.axis == "head" else None)): value
-            for grid in e.parts
+            for grid in grids
             for layer, row in zip(grid.layers, grid.shares.tolist())
             for j, value in enumerate(row)
             if value == value
@@ -65,16 +79,12 @@ class Measured:
             answer=q.scores.answer.text,
             foil=q.scores.foil.text,
             counterfactual=q.counterfactual if q.other.chat is None else q.other.chat,
-            says=e.prediction.tokens[0].text,
-            probability=e.prediction.probabilities[0],
+            says=prediction.tokens[0].text,
+            probability=prediction.probabilities[0],
             high=q.high,
             low=q.low,
-            removed=v.removed.share,
-            kept=v.kept.share,
-            named=tuple(str(part.site) for part in e.components if not part.echo),
             effects=effects,
-            shape={grid.point: (grid.shares.shape[0], grid.shares.shape[1]) for grid in e.parts},
-            stability=f"{tested.stable} of {len(tested.comparisons)}" if tested.comparisons else "",
+            shape={grid.point: (grid.shares.shape[0], grid.shares.shape[1]) for grid in grids},
         )
 
     @property
@@ -98,7 +108,7 @@ class Result:
         verdict: "explained", "not explained", "refused" (it cannot be explained) or "failed" (a mistake of ours).
         reason: why it is not "explained"; empty if it is.
         seconds: wall time.
-        measured: the numbers; None where there are none.
+        measured: the numbers; None where there are none. In a comparison, what is refused may have some, too.
         page: its own report, relative to the summary; empty if none was written.
     """
 

@@ -142,7 +142,11 @@ def _row(result: Result) -> list[Any]:
         return [*start, *[""] * 7, *end]
     says = f"{quoted(m.says)} {whole(m.probability)}"
     answer, foil = quoted(m.answer), quoted(m.foil)
-    return [*start, says, answer, foil, parts(m.named), Meter(m.removed), Meter(m.kept), m.stability, *end]
+    return [*start, says, answer, foil, parts(m.named), _meter(m.removed), _meter(m.kept), m.stability, *end]
+
+
+def _meter(share: float | None) -> Meter | str:
+    return "" if share is None else Meter(share)
 
 
 def parts(sites: Sequence[str]) -> str:
