@@ -11,6 +11,7 @@ import tiny
 import mechanome as mn
 from mechanome.core import BadInput
 from mechanome.explain import counterfactual
+from mechanome.explain.choices import all_logits
 from mechanome.explain.prompts import Prompt
 from mechanome.explain.question import ask
 
@@ -65,6 +66,22 @@ def test_a_swap_changes_one_message() -> None:
     assert other.ids == [*prompt.ids[:5], new, *prompt.ids[6:]]
     assert Prompt.of(model, other.chat).ids == other.ids, "the chat said is the chat run"
     assert CHAT[0]["content"] == " cow hen", "the caller's messages stay as they are"
+    last = prompt.swapped(model, 10, new)
+    assert last.chat is not None and [m["content"] for m in last.chat] == [" cow hen", " fox sat"]
+
+
+def test_words_of_the_prompt_itself_are_tried_first_but_not_those_of_its_template(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(counterfactual, "SIMILAR", -1.0)
+    model, prompt = chatty(), Prompt.of(chatty(), CHAT)
+    logits = all_logits(model, prompt.batch)
+    own = {prompt.ids[p] for p in prompt.content}
+    found = counterfactual._alternatives(model, prompt.batch.input_ids[0], logits, prompt.content)
+    assert set(found) == set(prompt.content)
+    for position, ids in found.items():
+        first = own - {prompt.ids[position]}
+        assert set(ids[: len(first)]) == first, model.tokenizer.convert_ids_to_tokens(ids)
 
 
 def test_templates_are_never_swapped(monkeypatch: pytest.MonkeyPatch) -> None:
