@@ -131,8 +131,13 @@ def test_in_a_browser(tmp_path: Path) -> None:
 def test_a_frame_draws_too(tmp_path: Path) -> None:
     """As a notebook shows it: the page as the source of a frame."""
     file = tmp_path / "notebook.html"
-    file.write_text(f"<!DOCTYPE html><html><body>{page(*CHARTS).framed()}</body></html>", encoding="utf-8")
-    assert "<iframe" in dumped(file, tmp_path / "profile")
+    count = """<script>setTimeout(function () {
+      var inside = document.querySelector("iframe").contentDocument;
+      document.title = "drawn " + inside.querySelectorAll(".js-plotly-plot").length;
+    }, 5000)</script>"""
+    framed = page(*CHARTS).framed()
+    file.write_text(f"<!DOCTYPE html><html><body>{framed}{count}</body></html>", encoding="utf-8")
+    assert f"<title>drawn {len(CHARTS)}</title>" in dumped(file, tmp_path / "profile")
 
 
 def test_a_choice_is_made_in_a_browser(tmp_path: Path) -> None:

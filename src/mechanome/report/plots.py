@@ -76,8 +76,8 @@ class HeatMap:
             "hovertemplate": "%{text}<extra></extra>",
             "hoverongaps": False,
             "showscale": False,
-            "xgap": 1.5,
-            "ygap": 1.5,
+            "xgap": 1,
+            "ygap": 1,
         }
         colors = [[0, LIGHT["against"]], [0.5, LIGHT["card"]], [1, LIGHT["for"]]]
         measured = [blank if i is None else list(self.values[i]) for i in slots]
