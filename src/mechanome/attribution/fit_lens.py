@@ -43,7 +43,7 @@ def fit_tuned_lens(
     warmup: int = 16,
     steps: int = 40,
     tokens: int = 64,
-    lr: float = 2e-4,
+    lr: float = 1e-4,
     context: int = 128,
     held_out: float = 0.1,
     measured: int = 256,
