@@ -34,6 +34,7 @@ def test_each_verdict_follows_from_its_interval(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("tier", "seeds"), [("smoke", None), ("smoke", [0]), ("cpu", "pilot"), ("cpu", [0, 100])])
 def test_smoke_and_pilot_runs_are_never_judged(tier: str, seeds: Any, tmp_path: Path) -> None:
+    assert not resolve(known.study(), tier, seeds).judged
     found = run(known.study(), tier, seeds=seeds, out=tmp_path, quiet=True).found
     assert set(verdicts(found).values()) == {"not-judged"} and not found.failed
     assert found.findings[0].effect == pytest.approx(1, abs=0.2)
