@@ -1,0 +1,175 @@
+"""Edge scores as matrix products: the change of every source times the gradient of every target, factorised.
+
+The first-order effect of an edge is `<change of the source, gradient of the target>`, summed over tokens. Gradients are
+taken where autograd has them anyway, at the outputs of projections, and pulled back to the stream per head in closed
+form, so nothing is differentiated twice and no copy of the stream is made per head. Several gradients (of the steps of
+integrated gradients) are added up before they are pulled back: the maps are the same, only the norms' scales differ,
+and these enter by a term of rank one per step. Contraction over tokens is additive, so tokens are taken in chunks that
+fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from mechanome.circuits.norms import Norm
+from mechanome.circuits.samples import Sample, walk
+from mechanome.circuits.wiring import Reads
+from mechanome.engine import Site
+
+CHUNK_BYTES = 2**26
+"""How large the changes of all sources in the stream's space may be at once."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One differentiated pass over a sample.
+
+    Args:
+        weight: of this pass in the average.
+        values, gradients: per site, `[token, ...]`, tokens as the sample keeps them.
+    """
+
+    weight: float
+    values: Mapping[Site, Tensor]
+    gradients: Mapping[Site, Tensor]
+
+
+@dataclass
+class Pull:
+    """Gradients of one group of targets, added up over passes in their own small space.
+
+    Attributes:
+        main: `[token, unit, width]`, scaled as the norm scales.
+        along: per pass, the part along the normalized stream that the norm takes out, `[token, unit]`.
+        flat: per pass, the normalized stream, `[token, d_model]`.
+    """
+
+    reads: Reads
+    main: Tensor | None = None
+    along: list[Tensor] = field(default_factory=list)
+    flat: list[Tensor] = field(default_factory=list)
+    _constant: Tensor | None = None
+
+    def add(self, found: Pass) -> None:
+        """Add the gradients of one pass."""
+        gradient = self._units(found.gradients[self.reads.site]) * found.weight
+        if self.reads.norm is not None and self.reads.stream is not None:
+            flat, scale = self.reads.norm.normalized(found.values[self.reads.stream])
+            gradient = gradient * scale.unsqueeze(1)
+            # What the model itself read, without biases, saves one more pass of every projection.
+            value = self._units(found.values[self.reads.site])
+            if self._constant is None:
+                self._constant = value[:1] - self._read(flat[:1])
+            self.along.append(((value - self._constant) * gradient).sum(-1) / flat.shape[-1])
+            self.flat.append(flat)
+        self.main = gradient if self.main is None else self.main + gradient
+
+    def _units(self, x: Tensor) -> Tensor:
+        return x if self.reads.weight is not None else x.unsqueeze(1)
+
+    def _read(self, flat: Tensor) -> Tensor:
+        """What targets make of a normalized stream, without biases, `[token, unit, width]`."""
+        assert self.reads.norm is not None
+        gained = (flat * self.reads.norm.gain).unsqueeze(1)
+        if self.reads.weight is None:
+            return gained
+        return torch.einsum("tud,udw->tuw", gained.expand(-1, len(self.reads.weight), -1), self.reads.weight)
+
+    def gradients(self, tokens: slice) -> Tensor:
+        """Gradients at the stream that each target reads, `[unit, token, d_model]`."""
+        assert self.main is not None
+        reads, units = self.reads, self.main[tokens].transpose(0, 1)
+        if reads.weight is not None:
+            weight = reads.weight if reads.norm is None else reads.norm.readers(reads.weight)
+            found = torch.bmm(units, weight.transpose(1, 2))
+        elif reads.norm is not None:
+            found = units * reads.norm.gain
+            found = found - found.mean(-1, keepdim=True) if reads.norm.centered else found
+        else:
+            return units
+        for along, flat in zip(self.along, self.flat):
+            found.addcmul_(along[tokens].T.unsqueeze(-1), flat[tokens], value=-1.0)
+        return found
+
+
+@dataclass
+class EdgeSums:
+    """Adds up edge scores of one sample, pass by pass.
+
+    Args:
+        sample: the examples.
+        changes: per group of sources, `[token, unit, width]`; None leaves a group out.
+        per_input: keep examples apart.
+
+    Attributes:
+        total: `[example, source, target]`, one example where they are not kept apart.
+    """
+
+    sample: Sample
+    changes: Sequence[Tensor | None]
+    per_input: bool
+    total: Tensor = field(init=False)
+    pulls: list[Pull] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        graph = self.sample.wiring.graph
+        rows = self.sample.batch.rows if self.per_input else 1
+        given = next(c for c in self.changes if c is not None)
+        self.total = torch.zeros(rows, *graph.shape, dtype=given.dtype, device=given.device)
+
+    def add(self, found: Pass) -> None:
+        """Add one pass."""
+        wiring = self.sample.wiring
+        if not self.pulls:
+            self.pulls = [Pull(reads) for reads in wiring.reads if reads.site in found.gradients]
+        for pull in self.pulls:
+            pull.add(found)
+        if not wiring.graph.additive:
+            # Norms on the way differ from pass to pass, and so does what a change becomes behind them.
+            self.multiply(found.values)
+
+    def multiply(self, values: Mapping[Site, Tensor] | None = None) -> None:
+        """Multiply what was added since the last time.
+
+        Args:
+            values: the streams at the norms on the way; None where there are none.
+        """
+        pulls = {pull.reads.group: pull for pull in self.pulls}
+        for row, tokens in self._spans():
+
+            def through(norm: Norm, site: Site, by: Tensor, tokens: slice = tokens) -> Tensor:
+                assert values is not None
+                return norm.change(values[site][tokens], by)
+
+            changes = [None if c is None else c[tokens] for c in self.changes]
+            for reads, rows, stream in walk(self.sample.wiring, changes, through):
+                if pull := pulls.get(reads.group):
+                    scores = stream.flatten(1) @ pull.gradients(tokens).flatten(1).T
+                    self.total[row, rows, reads.group.nodes] += scores
+        self.pulls = []
+
+    def finish(self) -> Tensor:
+        """The scores."""
+        if self.pulls:
+            self.multiply()
+        return self.total
+
+    def _spans(self) -> Iterator[tuple[int, slice]]:
+        """Chunks of tokens, and the example they are counted for."""
+        examples = self.sample.examples
+        ends = [0, len(examples)]
+        if self.per_input:
+            counts = torch.bincount(examples, minlength=self.sample.batch.rows)
+            ends = [0, *counts.cumsum(0).tolist()]
+        sources = sum(c.shape[1] for c in self.changes if c is not None)
+        d_model = self.sample.clean[0].shape[-1]
+        size = max(1, CHUNK_BYTES // (sources * d_model * self.total.element_size()))
+        for row, (start, end) in enumerate(pairwise(ends)):
+            for first in range(start, end, size):
+                yield row, slice(first, min(first + size, end))

@@ -1,0 +1,224 @@
+"""A `Sample`: some examples, what every source writes on them, and what it would carry if it were patched.
+
+Everything that edge scores need besides gradients. Tokens that cannot matter are left out at once: padding, and in a
+causal model the tokens before the first one at which an example's two inputs differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from mechanome.circuits.interventions import Intervention, Means, noisy, written
+from mechanome.circuits.norms import Norm
+from mechanome.circuits.wiring import Reads, Turns, Wiring, Writes
+from mechanome.core import NotServed
+from mechanome.engine import Batch, Edit, Run, Site
+from mechanome.engine.metrics import Metric, measure
+from mechanome.engine.operations import take_positions
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Examples and what their sources carry.
+
+    Args:
+        wiring: of the graph.
+        batch: the clean inputs.
+        rows: the number of each of them among all examples, `[batch]`.
+        clean, patched: per group of sources, `[batch, pos, unit, width]`: as it is, and as the intervention has it.
+        keep: tokens that can matter, `[batch, pos]` of booleans.
+        metric: of the clean inputs, `[batch]`.
+        corrupted: the metric of the other inputs, None where there are none.
+    """
+
+    wiring: Wiring
+    batch: Batch
+    rows: Tensor
+    clean: Sequence[Tensor] = field(repr=False)
+    patched: Sequence[Tensor] = field(repr=False)
+    keep: Tensor = field(repr=False)
+    metric: Tensor = field(repr=False)
+    corrupted: Tensor | None = field(default=None, repr=False)
+
+    def flat(self, value: Tensor) -> Tensor:
+        """The tokens that matter of a value `[batch, pos, ...]`, `[token, ...]`."""
+        return value[self.keep].to(self.wiring.dtype)
+
+    @cached_property
+    def changes(self) -> list[Tensor]:
+        """Per group of sources, patched minus clean, `[token, unit, width]`."""
+        return [self.flat(b - a) for a, b in zip(self.clean, self.patched)]
+
+    @cached_property
+    def examples(self) -> Tensor:
+        """Which row of the batch each token belongs to, `[token]`."""
+        return self.keep.nonzero()[:, 0]
+
+
+def sample(
+    wiring: Wiring,
+    metric: Metric,
+    clean: Batch,
+    other: Batch | None,
+    rows: Sequence[int],
+    intervention: Intervention,
+    means: Means | None,
+    known: tuple[Run, Tensor] | None = None,
+) -> Sample:
+    """Run the model on some examples and keep what edge scores need.
+
+    Args:
+        wiring: of the graph.
+        metric: `metric(logits [rows, vocab], rows) -> [rows]`.
+        clean, other: inputs and counterfactuals, row by row.
+        rows: the number of each row among all examples.
+        intervention: what a patched source carries; `means`: the means, where it takes them.
+        known: a run of the clean inputs that captured all sources, and its metric, if there is one already.
+    """
+    model, sites = wiring.model, [w.site for w in wiring.writes]
+    numbers = torch.tensor(list(rows))
+    if known is None:
+        run = model.run(clean, sites, logits="last")
+        known = run, scored(metric, run, numbers)
+    values = written(wiring, known[0])
+    keep = real_tokens(wiring, clean, values[0])
+    corrupted: Tensor | None = None
+    if intervention.kind == "patch":
+        assert other is not None
+        run = model.run(other, sites, logits="last")
+        patched, corrupted = written(wiring, run), scored(metric, run, numbers)
+    elif intervention.kind == "noise":
+        differs = keep if other is None else keep & embeddings_differ(wiring, values[0], other)
+        run = model.run(clean, sites, [noisy(wiring, intervention, clean, differs, rows)], logits="last")
+        patched, corrupted = written(wiring, run), scored(metric, run, numbers)
+    elif intervention.kind == "zero":
+        patched = [torch.zeros_like(v) for v in values]
+    else:
+        assert means is not None
+        patched = means.like(wiring, clean, values)
+    tower = model.architecture.tower(wiring.graph.tower)
+    if tower.causal and corrupted is not None:
+        first = (patched[0] != values[0]).flatten(2).any(-1)
+        keep = keep & (first.cumsum(1) > 0)
+    return Sample(wiring, clean, numbers, values, patched, keep, known[1], corrupted)
+
+
+def scored(metric: Metric, run: Run, rows: Tensor) -> Tensor:
+    """The metric at the last token of each row of a run.
+
+    Raises:
+        NotServed: a model without logits.
+    """
+    if run.logits is None:
+        raise NotServed("the metric", "this model has no logits", "open a model with a head")
+    return measure(metric, run.logits, rows.to(run.logits.device)).detach().float().cpu()
+
+
+def real_tokens(wiring: Wiring, batch: Batch, value: Tensor) -> Tensor:
+    """Which columns hold real tokens, `[batch, pos]` of booleans."""
+    frame = wiring.model.frames(batch)[wiring.graph.tower].resolved(*value.shape[:2])
+    columns = torch.arange(value.shape[1], device=value.device)
+    starts, lengths = (torch.tensor(n, device=value.device)[:, None] for n in (frame.starts, frame.lengths))
+    return (columns >= starts) & (columns < starts + lengths)
+
+
+def embeddings_differ(wiring: Wiring, embedded: Tensor, other: Batch) -> Tensor:
+    """Where the embeddings of the other inputs are not the same, `[batch, pos]` of booleans."""
+    site = wiring.writes[0].site
+    run = wiring.model.run(other, [site], logits=False)
+    return (run.captured[site].to(embedded) != embedded[:, :, 0]).any(-1)
+
+
+Through = Callable[[Norm, Site, Tensor], Tensor]
+"""What a change of a norm's input, `[source, token, d_model]`, becomes behind the norm whose input is at this site."""
+
+
+def walk(
+    wiring: Wiring, changes: Sequence[Tensor | None], through: Through
+) -> Iterator[tuple[Reads, list[int], Tensor]]:
+    """What every source contributes at every group of targets.
+
+    Args:
+        wiring: of the graph.
+        changes: per group of sources, by how much it changes, `[token, unit, width]`; None leaves it out.
+        through: how changes go through norms on the way.
+
+    Yields:
+        a group of targets, the sources that contribute to it so far, and `[source, token, d_model]` in the same order;
+        the tensor changes later, so use it at once.
+    """
+    given = [c for c in changes if c is not None]
+    order = {w.group: change for w, change in zip(wiring.writes, changes)}
+    total = sum(c.shape[1] for c in given)
+    stream: Tensor | None = None
+    rows: list[int] = []
+    for event in wiring.events:
+        if isinstance(event, Writes):
+            change = order[event.group]
+            if change is None:
+                continue
+            added = event.added(change)
+            if event.norm is not None and event.into is not None:
+                added = through(event.norm, event.into, added)
+            if stream is None:
+                stream = added.new_empty(total, *added.shape[1:])
+            stream[len(rows) : len(rows) + len(added)] = added
+            rows += range(event.group.first, event.group.first + event.group.count)
+        elif stream is not None and isinstance(event, Turns):
+            stream[: len(rows)] = through(event.norm, event.site, stream[: len(rows)])
+        elif stream is not None and isinstance(event, Reads):
+            yield event, rows, stream[: len(rows)]
+
+
+def take_last(logits: Tensor, batch: Batch) -> Tensor:
+    """Logits at the last token of each row, `[row, vocab]`."""
+    if logits.dim() == 2:
+        return logits
+    kept, frame = logits.shape[1], batch.frame.resolved(*logits.shape[:2])
+    return take_positions(logits, frame.at(frame.offset + frame.width - kept, kept), "last")
+
+
+def additivity_error(found: Sample) -> float:
+    """How far the changes of single edges into a target are from adding up to its whole change.
+
+    Args:
+        found: examples.
+
+    Returns:
+        the largest over targets of `|sum of single changes - whole change| / |whole change|`, lengths taken over all
+        tokens; rounding alone where a graph is additive.
+    """
+    wiring = found.wiring
+    sites = [*wiring.streams, *(_stream_of(reads) for reads in wiring.reads)]
+    clean = wiring.model.run(found.batch, list(dict.fromkeys(sites)), logits=False).captured
+    edits = [
+        Edit(w.site, "set", (value if w.weight is not None else value[:, :, 0]).to(wiring.model.dtype))
+        for w, value in zip(wiring.writes, found.patched)
+    ]
+    patched = wiring.model.run(found.batch, list(dict.fromkeys(sites)), edits, logits=False).captured
+
+    def through(norm: Norm, site: Site, by: Tensor) -> Tensor:
+        x = found.flat(clean[site])
+        return norm(x + by) - norm(x)
+
+    worst = 0.0
+    for reads, _, stream in walk(wiring, found.changes, through):
+        site = _stream_of(reads)
+        whole = found.flat(patched[site]) - found.flat(clean[site])
+        if float(whole.norm()) > 0:
+            worst = max(worst, float((stream.sum(0) - whole).norm() / whole.norm()))
+    return worst
+
+
+def _stream_of(reads: Reads) -> Site:
+    """Where the stream that a target reads can be captured."""
+    if reads.stream is not None:
+        return reads.stream
+    if reads.weight is None:
+        return reads.site
+    return Site("resid_pre", reads.group.layer, tower=reads.site.tower)

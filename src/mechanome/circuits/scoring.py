@@ -1,0 +1,216 @@
+"""`scores`: one call for every way to score the edges or the sources of a graph.
+
+Each way is a row of `METHODS`; they share the data, the interventions and what they return. Exact methods run the model
+with one part patched, the others extrapolate from gradients and say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from mechanome.circuits.attribution import QUADRATURES, Ask, Found, on_activations, on_inputs
+from mechanome.circuits.circuit import Circuit
+from mechanome.circuits.exact import exact_edges, exact_nodes
+from mechanome.circuits.graph import Graph
+from mechanome.circuits.interventions import Intervention, Means
+from mechanome.circuits.samples import additivity_error
+from mechanome.circuits.score_matrix import Level, Scores
+from mechanome.circuits.wiring import Wiring
+from mechanome.core import BadInput, ShapeMismatch, track
+from mechanome.engine import Batch
+from mechanome.engine.asked import count, one_of
+from mechanome.engine.memory import Budget, nbytes, parse_budget, pieces
+from mechanome.engine.metrics import Metric, check_metric
+
+if TYPE_CHECKING:
+    from mechanome.tasks import Task
+
+Points = Callable[[str, int], list[tuple[float, float]]]
+
+
+def _averaged(quadrature: str, steps: int) -> list[tuple[float, float]]:
+    return [(alpha, 1.0 / steps) for alpha in QUADRATURES[quadrature](steps)]
+
+
+@dataclass(frozen=True)
+class Method:
+    """One way to score.
+
+    Args:
+        definition: in one clause.
+        estimate: whether it extrapolates.
+        points: for gradient methods, the points of the line that are averaged.
+        of: for gradient methods, from examples and points to scores.
+        integrates: whether steps and quadrature matter.
+    """
+
+    definition: str
+    estimate: bool = True
+    points: Points | None = None
+    of: Callable[[Ask, Any], Found] | None = None
+    integrates: bool = False
+
+
+METHODS: dict[str, Method] = {
+    "exact": Method("the model is run with exactly this part patched", estimate=False),
+    "eap": Method("gradient on the clean input (of sources: attribution patching)", True,
+                  lambda quadrature, steps: [(1.0, 1.0)], on_inputs),
+    "eap-ig": Method("gradient averaged between both inputs", True, _averaged, on_inputs, True),
+    "eap-ig-activations": Method("gradient averaged between both values of each group of sources", True, _averaged,
+                                 on_activations, True),
+    "clean-corrupted": Method("gradient averaged over both inputs", True,
+                              lambda quadrature, steps: [(0.0, 0.5), (1.0, 0.5)], on_inputs),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Data:
+    """What is scored: inputs, their counterfactuals (or None), and a metric."""
+
+    clean: Batch
+    other: Batch | None
+    metric: Metric
+
+
+def scores(
+    graph: Graph,
+    data: Task | Sequence[Any],
+    metric: Metric | None = None,
+    *,
+    method: str = "eap-ig",
+    level: Level = "edge",
+    intervention: str | Intervention = "patch",
+    steps: int = 5,
+    quadrature: str = "midpoint",
+    per_input: bool = False,
+    only: Circuit | None = None,
+    budget: Budget = None,
+    quiet: bool = False,
+) -> Scores:
+    """Score every edge (or source) of a graph: by how much the metric changes where it carries something else.
+
+    Args:
+        graph: of an opened model.
+        data: a `Task` with counterfactuals, a pair `(clean, corrupted)` of inputs, or a triple with the metric. The
+            corrupted inputs may be None for interventions that need none.
+        metric: `metric(logits [rows, vocab], rows [rows]) -> [rows]`, read at the last token; a task brings its own.
+        method: a name of `METHODS`.
+        level: "edge", or "node" for sources (with `eap` this is attribution patching).
+        intervention: what a patched part carries: "patch", "zero", "mean", "positional-mean", "noise", or an
+            `Intervention` with settings.
+        steps, quadrature: points of integrated gradients, and where they lie (see `mechanome.circuits.attribution`).
+        per_input: keep the scores of every example in `Scores.each`.
+        only: exact edges only: measure these, leave the others NaN.
+        budget: memory for the examples that are differentiated at once, such as "2GB".
+        quiet: no progress bar.
+
+    Returns:
+        a `Scores`, means over examples; each example counts the same.
+
+    Raises:
+        BadInput: names that do not exist, data without counterfactuals or metric, a graph without a model.
+        ShapeMismatch: an example whose two inputs differ in length.
+        NotFinite: scores that are NaN or infinite.
+        NotServed: a model whose parts turn out not to be what the graph says.
+        BudgetTooSmall: not even one example fits.
+    """
+    one_of("method", method, METHODS, "there is no such method")
+    one_of("level", level, ("edge", "node"))
+    one_of("quadrature", quadrature, QUADRATURES)
+    chosen, steps = METHODS[method], count("steps", steps)
+    change = Intervention(intervention) if isinstance(intervention, str) else intervention
+    if only is not None and (method != "exact" or level != "edge" or only.graph != graph):
+        raise BadInput("only=", "it chooses among edges of this graph that are measured", "use it with method='exact'")
+    given = _data(graph, data, metric, change)
+    wiring = Wiring.of(graph)
+    batches = list(_batches(wiring, given, budget))
+    means = None
+    if change.means:
+        model = wiring.model
+        reference = [b for b, _, _ in batches] if change.reference is None else [model.encode(change.reference)]
+        means = Means.over(wiring, reference, change.kind == "positional-mean")
+    parts: list[tuple[Tensor, Tensor, Tensor | None]] = []
+    notes: list[str] = []
+    for clean, other, rows in track(batches, f"scoring {level}s", quiet=quiet or len(batches) == 1):
+        ask = Ask(wiring, given.metric, clean, other, rows, change, means, level == "edge", per_input)
+        if chosen.of is None:
+            plain = replace(ask, edges=False)
+            found = ask.sampled()
+            values = (
+                exact_nodes(plain) if level == "node" else exact_edges(ask, graph.mask if only is None else only.edges)
+            )
+        else:
+            assert chosen.points is not None
+            result = chosen.of(ask, chosen.points(quadrature, steps))
+            found, values = result.sample, result.nodes if result.edges is None else result.edges
+        parts.append((values.cpu(), found.metric, found.corrupted))
+        if not graph.additive and level == "edge" and not notes:
+            notes.append(
+                f"edges into one target do not add up here: off by {additivity_error(found):.0%} on these inputs"
+            )
+    total = sum(values.sum(0) for values, _, _ in parts)
+    corrupted = [c for _, _, c in parts if c is not None]
+    return Scores(
+        graph,
+        total / given.clean.rows,  # type: ignore[arg-type]
+        level,
+        method,
+        change.kind,
+        chosen.estimate,
+        torch.cat([m for _, m, _ in parts]),
+        torch.cat(corrupted) if corrupted else None,
+        torch.cat([values for values, _, _ in parts]) if per_input else None,
+        quadrature if chosen.integrates else None,
+        steps if chosen.integrates else None,
+        tuple(notes),
+    )
+
+
+def _data(graph: Graph, data: Any, metric: Metric | None, change: Intervention) -> Data:
+    model = graph.opened()
+    if hasattr(data, "batch"):
+        data = data.batch(model)
+    if isinstance(data, (str, torch.Tensor)) or not isinstance(data, Sequence) or len(data) not in (2, 3):
+        raise BadInput("the data", "it is no task and no pair of inputs", "give a Task, or (clean, corrupted)")
+    metric = metric if metric is not None else data[2] if len(data) == 3 else None
+    if metric is None:
+        raise BadInput("the data", "it brings no metric", "give metric=mn.LogitDiff(answer, foil)")
+    clean = model.encode(data[0])
+    other = None if data[1] is None else model.encode(data[1])
+    if other is None and change.kind == "patch":
+        raise BadInput("the data", "patching needs a corrupted input", "give one, or intervention='zero'")
+    check_metric(metric, clean.rows)
+    if other is not None and clean.rows != other.rows:
+        raise ShapeMismatch(f"{clean.rows} clean and {other.rows} corrupted inputs", "they are pairs", "give as many")
+    frames = () if other is None else zip(clean.frame.lengths, other.frame.lengths)
+    for row, (n, m) in enumerate(frames):
+        if n != m:
+            raise ShapeMismatch(
+                f"example {row}: {n} clean and {m} corrupted tokens",
+                "parts are patched position by position",
+                "choose counterfactuals of equal token length (task.aligned(model))",
+            )
+    if other is not None and clean.frame.starts != other.frame.starts:
+        raise ShapeMismatch("the two batches", "they are padded on different sides", "pad both on one side")
+    return Data(clean, other, metric)
+
+
+def _batches(wiring: Wiring, data: Data, budget: Budget) -> Iterator[tuple[Batch, Batch | None, Sequence[int]]]:
+    """The examples in pieces whose differentiated pass fits into memory."""
+    model, width = wiring.model, max(data.clean.frame.width, 1)
+    d_model = model.weight(f"W_O.{_with_heads(wiring.graph)}", wiring.graph.tower).value.shape[-1]
+    # What autograd keeps of one token and block: the stream, norms, projections, four widths of the MLP, gradients.
+    each = nbytes(width * len(wiring.graph.layers), 32 * d_model, dtype=wiring.dtype)
+    size = pieces(data.clean.rows, each, parse_budget(budget, model.device), "example")
+    for first in range(0, data.clean.rows, size):
+        rows = range(first, min(first + size, data.clean.rows))
+        yield data.clean.take(rows), None if data.other is None else data.other.take(rows), rows
+
+
+def _with_heads(graph: Graph) -> int:
+    return next(i for i, layer in enumerate(graph.layers) if layer.heads)
