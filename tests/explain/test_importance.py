@@ -1,4 +1,4 @@
-"""Token importance beside masking, and direct writers beside exact effects: the numbers are those of the packages."""
+"""Lens, token importance beside masking, direct writers beside exact effects: the numbers are those of the packages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 import families
 import mechanome as mn
-from mechanome.attribution import direct_logit_attribution
+from mechanome.attribution import direct_logit_attribution, logit_lens
 from mechanome.core import NotServed
 from mechanome.explain import Explanation
 from mechanome.explain.direct import direct
@@ -130,3 +130,16 @@ def test_a_stream_that_is_no_sum_is_left_out(
     e = mn.explain(tiny.SENTENCE, busy, quiet=True)
     assert e.direct is None and "direct attribution left out: its stream is normalized" in " ".join(e.left_out)
     assert "What writes the answer directly" not in e.html()
+
+
+def test_the_lens_is_the_packages_lens_asked_about_answer_and_foil(busy: mn.Model, found: Explanation) -> None:
+    read, reading, q = logit_lens(busy, found.question.clean), found.lens, found.question
+    assert reading is not None and reading.layers == ("embedding", "0", "1", "2")
+    for token, values, ranks in (
+        (q.answer, reading.answer, reading.answer_rank),
+        (q.foil, reading.foil, reading.foil_rank),
+    ):
+        torch.testing.assert_close(values, read.logits[:, 0].log_softmax(-1)[:, token.id])
+        assert list(ranks) == [int((row > row[token.id]).sum()) + 1 for row in read.logits[:, 0]]
+    assert reading.answer_rank != reading.foil_rank
+    assert [t.id for t in reading.top] == read.logits[:, 0].argmax(-1).tolist()
