@@ -10,7 +10,8 @@ import json
 import sys
 from pathlib import Path
 
-from mechanome.explain.command import Outcome, resume, run_many
+from mechanome.explain.command import resume, run_many
+from mechanome.explain.outcome import Outcome
 from mechanome.explain.result import Result
 
 PROMPTS = Path(__file__).parent.parent / "tests" / "explain" / "prompts.jsonl"

@@ -11,8 +11,9 @@ import pytest
 
 from mechanome.core import DownloadFailed
 from mechanome.engine.registry import ensure
-from mechanome.explain.command import Outcome, run_many
+from mechanome.explain.command import run_many
 from mechanome.explain.items import items
+from mechanome.explain.outcome import Outcome
 
 PROMPTS = Path(__file__).parent / "prompts.jsonl"
 OPENED = ("capital-given", "two-token-answer", "single-mark")

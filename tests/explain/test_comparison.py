@@ -53,7 +53,7 @@ def test_the_head_that_was_taken_away_is_found(found: ModelComparison) -> None:
     assert lost.base > 0.5 and abs(lost.tuned) < 1e-4 and lost.change < 0
     assert lost.interval is not None and lost.interval.hi < 0 and lost.n == len(found.comparable) >= 2
     page = found.html()
-    assert "Head 1.2 lost most" in page and "Changed" in page
+    assert "Head 1.2 lost most" in page and "Predictions or verdicts differ" in page
     assert "head 1.2" in str(found)
 
 
@@ -72,7 +72,7 @@ def test_a_model_against_itself_is_unchanged(models: tuple[str, str]) -> None:
     assert all(pair.same_prediction for pair in same.pairs if pair.both)
     assert all(change.change == pytest.approx(0, abs=1e-5) for change in same.changes())
     assert all(pair.overlap == 1 and pair.correlation == pytest.approx(1) for pair in same.pairs)
-    assert "Unchanged" in same.html()
+    assert "Same predictions and verdicts" in same.html()
 
 
 def test_other_shapes_are_not_compared_part_by_part(models: tuple[str, str], tmp_path: Path) -> None:

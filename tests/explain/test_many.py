@@ -19,9 +19,10 @@ from mechanome.cli.main import app
 from mechanome.core import BadInput, UnknownName, binomial, bootstrap, read_json, replay
 from mechanome.explain import many as many_module
 from mechanome.explain.apart import difference
-from mechanome.explain.command import Outcome, resume, run_many
+from mechanome.explain.command import resume, run_many
 from mechanome.explain.items import Item, items
 from mechanome.explain.many import Explanations, explain_many
+from mechanome.explain.outcome import Outcome
 from mechanome.explain.result import Measured, Result
 
 OTHER = "the dog sat on the"

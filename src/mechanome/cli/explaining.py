@@ -13,7 +13,7 @@ from rich.text import Text
 from mechanome.cli.frame import Json, Quiet, command, muted, print_json
 
 if TYPE_CHECKING:
-    from mechanome.explain.command import Outcome
+    from mechanome.explain.outcome import Outcome
 
 MODEL = "smollm2-135m-instruct"
 

@@ -24,7 +24,7 @@ def model_lines(rows: Iterable[Mapping[str, Any]]) -> Iterator[Text]:
 
 
 def site_rows(model: Model, pattern: str = "") -> list[dict[str, Any]]:
-    """What a model serves, one row a point: site, axes, where it can be read and edited, its definition, and why not elsewhere.
+    """What a model serves, one row a point: site, axes, layers read and edited, definition, and why not elsewhere.
 
     Args:
         model: an opened model.

@@ -10,7 +10,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,68 +32,10 @@ from mechanome.explain.explanation import Explanation
 from mechanome.explain.fixed import settled
 from mechanome.explain.items import Item, items
 from mechanome.explain.many import Explanations, Settings, Settle, as_it_is, results
+from mechanome.explain.outcome import Found, Outcome
 from mechanome.explain.pipeline import DEFAULT_MODEL, explain
 from mechanome.explain.prompts import Asked
 from mechanome.explain.result import Result
-
-Found = Explanation | Explanations | ModelComparison
-
-RESULTS: dict[type, str] = {
-    Explanation: "explanation.json",
-    Explanations: "explanations.json",
-    ModelComparison: "comparison.json",
-}
-"""The file that holds the record of each kind of result."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a verb leaves behind.
-
-    Args:
-        found: the result.
-        folder: its run folder, with `config.yaml`, the record, `report.html` and `run.json`.
-    """
-
-    found: Found
-    folder: Path
-
-    @property
-    def report(self) -> Path:
-        """The page."""
-        return self.folder / "report.html"
-
-    @property
-    def file(self) -> str:
-        """Name of the file in the folder that holds the record."""
-        return RESULTS[type(self.found)]
-
-    @property
-    def record(self) -> dict[str, Any]:
-        """The result as plain data."""
-        return self.found.record()
-
-    @property
-    def verdicts(self) -> tuple[str, ...]:
-        """Of every prompt, in every model."""
-        match self.found:
-            case Explanation():
-                return (self.found.verdict,)
-            case Explanations():
-                return tuple(result.verdict for result in self.found)
-            case ModelComparison():
-                return tuple(result.verdict for model in (self.found.base, self.found.tuned) for result in model)
-
-    def code(self, strict: bool = False) -> int:
-        """The exit code: 2 where everything was refused, 1 where something failed, else 0.
-
-        Args:
-            strict: 1 also where anything is not explained.
-        """
-        said = set(self.verdicts)
-        if said == {"refused"}:
-            return 2
-        return int("failed" in said or (strict and said != {"explained"}))
 
 
 def run(

@@ -11,7 +11,7 @@ from rich.text import Text
 from mechanome.core import Interval, Table
 from mechanome.explain.comparison import Change, ModelComparison
 from mechanome.explain.pairing import Pairing
-from mechanome.explain.summary import cut
+from mechanome.explain.summary import cut, unbroken
 from mechanome.explain.tokens import quoted, whole
 from mechanome.report import Line, Page, Section, Sheet, number, text
 from mechanome.report.link import Link
@@ -24,13 +24,13 @@ def document(c: ModelComparison, replay: str = "") -> Page:
         c: the comparison.
         replay: the command that repeats it.
     """
-    same = _unchanged(c)
+    same = _alike(c)
     return Page(
         name=f"{c.base.model} and {c.tuned.model}",
         kicker="Mechanome \u00b7 explain \u00b7 two models",
         title=(f"{c.tuned.model} against {c.base.model}",),
         subtitle=(f"{len(c.pairs)} prompts, asked the same of both. What changed, and in which parts?",),
-        verdict=("Unchanged" if same else "Changed", same, _verdict(c)),
+        verdict=("Same predictions and verdicts" if same else "Predictions or verdicts differ", same, _verdict(c)),
         story=tuple(story(c)),
         sections=tuple(_sections(c)),
         measured=_MEASURED,
@@ -57,7 +57,7 @@ def story(c: ModelComparison) -> Iterator[Line]:
             yield (f"{_named(changed[0])} {word} most: {_moved(changed[0])}.",)
 
 
-def _unchanged(c: ModelComparison) -> bool:
+def _alike(c: ModelComparison) -> bool:
     return all(pair.same_prediction and pair.base.verdict == pair.tuned.verdict for pair in c.pairs)
 
 
@@ -100,6 +100,13 @@ def _sections(c: ModelComparison) -> Iterator[Section]:
         ),
         Sheet(_COLUMNS, [_row(pair) for pair in c.pairs], [n for n, p in enumerate(c.pairs) if p.both is None]),
     )
+    remarks = [[pair.base.item.id, said] for pair in c.pairs if (said := _remarks(pair))]
+    if remarks:
+        yield Section(
+            "What is not explained, and why",
+            ("What failed in the test of a model, or why it was refused.",),
+            Sheet([("id", ""), ("reason", "")], remarks),
+        )
     changes = c.changes()
     if changes:
         yield Section(
@@ -120,36 +127,37 @@ _COLUMNS = (
     ("prompt", ""),
     ("base", "verdict"),
     ("tuned", "verdict"),
-    ("base says", "the likeliest next token"),
-    ("tuned says", "the likeliest next token"),
-    ("answer", "of the base"),
+    ("says", "the likeliest next token: base \u2192 tuned"),
     ("rather than", "the base's foil"),
-    ("preference", "base, in logits"),
-    ("tuned", "in logits"),
-    ("overlap", "named by both, among those named by either"),
-    ("rank correlation", "of the effects of all parts"),
-    ("remark", "why they cannot be compared, or why one is not explained"),
+    ("preference", "logit of the base's answer minus logit of its foil: base \u2192 tuned"),
+    ("overlap", "parts named by both, among those named by either"),
+    ("rank corr.", "of the effects of all parts"),
 )
 
 
 def _row(pair: Pairing) -> list[Any]:
     a, b = pair.base.measured, pair.tuned.measured
-    remarks = [pair.why_not] if pair.why_not else [r.reason for r in (pair.base, pair.tuned) if r.reason]
     return [
         pair.base.item.id,
-        cut(pair.base.item.text, 90),
+        cut(pair.base.item.text, 60),
         Link(pair.base.verdict, pair.base.page),
         Link(pair.tuned.verdict, pair.tuned.page),
-        "" if a is None else f"{quoted(a.says)} {whole(a.probability)}",
-        "" if b is None else f"{quoted(b.says)} {whole(b.probability)}",
-        "" if a is None else quoted(a.answer),
-        "" if a is None else quoted(a.foil),
-        "" if a is None else number(a.high),
-        "" if b is None else number(b.high),
+        _arrow("" if a is None else unbroken(a.says), "" if b is None else unbroken(b.says)),
+        "" if a is None else unbroken(a.foil),
+        _arrow("" if a is None else number(a.high), "" if pair.both is None else number(pair.both[1].high)),
         "" if pair.overlap is None else whole(pair.overlap),
         number(pair.correlation),
-        "; ".join(dict.fromkeys(remarks)),
     ]
+
+
+def _arrow(base: str, tuned: str) -> str:
+    return f"{base} \u2192 {tuned}" if base and tuned else base or tuned
+
+
+def _remarks(pair: Pairing) -> str:
+    """Why the two cannot be compared, or why one is not explained."""
+    said = [f"{name}: {r.reason}" for name, r in (("base", pair.base), ("tuned", pair.tuned)) if r.reason]
+    return "; ".join(said) or pair.why_not
 
 
 _CHANGED = ("part", "base", "tuned", "change", "interval", "n")

@@ -18,7 +18,7 @@ from mechanome.explain.tokens import quoted, whole
 from mechanome.report import Line, Meter, Page, Section, Sheet, text
 from mechanome.report.link import Link
 
-_PROMPT = 90
+_PROMPT = 60
 """Characters of a prompt in a row of the page."""
 _SHORT = 34
 """In a row of the terminal."""
@@ -90,6 +90,13 @@ def _sections(e: Explanations) -> Iterator[Section]:
         ("The id leads to the page of the prompt, where there is one.",),
         Sheet(_COLUMNS, [_row(result) for result in e], [n for n, result in enumerate(e) if result.measured is None]),
     )
+    reasons = [[Link(r.item.id, r.page), r.verdict, r.reason] for r in e if r.reason]
+    if reasons:
+        yield Section(
+            "What is not explained, and why",
+            ("What failed in the test, or why a prompt was refused and what to change.",),
+            Sheet([("id", ""), ("verdict", ""), ("reason", "")], reasons),
+        )
     yield Section(
         "How many are explained",
         ("Shares of all prompts, with exact binomial intervals (95 %): what to expect of more prompts like these.",),
@@ -122,36 +129,34 @@ _COLUMNS = (
     ("id", ""),
     ("prompt", ""),
     ("verdict", ""),
-    ("says", "the likeliest next token"),
-    ("answer", "whose prediction is explained"),
+    ("lost, back", "share of the preference lost without the named parts, and brought back by them alone"),
+    ("stable", "against how many further counterfactuals the same parts carry the answer"),
+    ("s", "seconds"),
+    ("says", "the likeliest next token, and the answer where it is another"),
     ("rather than", "the foil"),
     ("strongest parts", ""),
-    ("lost", "share of the preference lost without the named parts"),
-    ("back", "share that only they bring back"),
-    ("stable", "against how many further counterfactuals the same parts carry the answer"),
-    ("seconds", ""),
-    ("why not", "what failed, or why it was refused"),
 )
 
 
 def _row(result: Result) -> list[Any]:
     start = [Link(result.item.id, result.page), cut(result.item.text, _PROMPT), result.verdict]
-    end = [f"{result.seconds:.1f}", result.reason]
-    m = result.measured
+    m, seconds = result.measured, f"{result.seconds:.0f}"
     if m is None:
-        return [*start, *[""] * 7, *end]
-    says = f"{quoted(m.says)} {whole(m.probability)}"
-    answer, foil = quoted(m.answer), quoted(m.foil)
-    return [*start, says, answer, foil, parts(m.named), _meter(m.removed), _meter(m.kept), m.stability, *end]
+        return [*start, "", "", seconds, "", "", ""]
+    asked = "" if m.says == m.answer else f"; asked: {unbroken(m.answer)}"
+    says = f"{unbroken(m.says)} {whole(m.probability)}{asked}"
+    shares = ", ".join(whole(share) for share in (m.removed, m.kept) if share is not None)
+    return [*start, shares, m.stability, seconds, says, unbroken(m.foil), parts(m.named)]
 
 
-def _meter(share: float | None) -> Meter | str:
-    return "" if share is None else Meter(share)
+def unbroken(token: str) -> str:
+    """A text in quotes, at whose spaces no line breaks."""
+    return quoted(token).replace(" ", "\u00a0")
 
 
 def parts(sites: Sequence[str]) -> str:
     """The first few in words."""
-    more = f" and {len(sites) - _NAMED} more" if len(sites) > _NAMED else ""
+    more = f" +{len(sites) - _NAMED}" if len(sites) > _NAMED else ""
     return ", ".join(name_of(parse(site)) for site in sites[:_NAMED]) + more
 
 
