@@ -88,6 +88,7 @@ def test_the_strongest_measure_is_named_even_where_no_claim_is_about_it() -> Non
     shown = pictures.sections(found, effects)
     assert "strongest here: norm-based weights" in shown[0].finding[0]
     assert all(section.picture.html() for section in shown)
+    assert "silenced" in shown[-1].picture.html() and "opposes the output" in shown[2].picture.html()
 
 
 @pytest.mark.parametrize("kind", prompts.KINDS)

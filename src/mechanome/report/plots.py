@@ -32,6 +32,7 @@ class HeatMap:
         axis: what the columns are.
         row_axis: what the rows are.
         breaks: rows that are set off from the one above.
+        ends: what a share of -1 and one of 1 mean, for the scale.
     """
 
     rows: Sequence[str]
@@ -40,6 +41,7 @@ class HeatMap:
     axis: str
     row_axis: str
     breaks: Sequence[int] = ()
+    ends: tuple[str, str] = ("works against", "brings back all")
 
     def figure(self) -> Any:
         """A Plotly figure: one heat map of what was measured, over a gray one of what was not."""
@@ -99,7 +101,8 @@ class HeatMap:
     def html(self) -> Markup:
         """The chart and its scale."""
         gaps = any(v is None for row in self.values for v in row)
-        return render("heat.html.j2", chart=chart(self.figure(), f"{self.row_axis} by {self.axis}"), gaps=gaps)
+        drawn = chart(self.figure(), f"{self.row_axis} by {self.axis}")
+        return render("heat.html.j2", chart=drawn, gaps=gaps, ends=self.ends)
 
     def table(self) -> Table:
         """One line a row, one column a column, in percent."""

@@ -69,12 +69,12 @@ def _sections(result: StudyResult) -> Iterator[Section]:
     )
     lead = ("Every claim with its effect, the interval of that effect, and how many independent units are behind it.",)
     yield Section("Claims and verdicts", lead, Sheet(columns, rows))
+    yield from result.sections
     if result.reported:
         beside = [_row(r.quantity.id, r.record(), None, None, r.note) for r in result.reported]
         lead = ("Baselines, controls and costs, measured in the same run. They have no threshold and no verdict.",)
         kept = tuple(c for c in columns if c[0] not in ("needed", "verdict"))
         yield Section("Shown beside the claims", lead, Sheet((("quantity", ""), *kept[1:]), beside))
-    yield from result.sections
 
 
 def _row(name: str, record: dict, needed: str | None, verdict: str | None, note: str) -> list[str]:

@@ -159,6 +159,8 @@ STUDY = Study(
         "Parabolas are fitted to ||o|| over all queries of all prompts. Removing the sink takes m for o; for drift, it "
         "is removed in one layer at a time and the block run again. Drift is 1 - cos of the stream before and after a "
         "block; its correlation with entropy resamples whole prompts.",
+        "With u and m held, ||o|| is convex in s by algebra. Where a head bends down all the same, the note on that "
+        "claim says how ||m|| goes with s: it is longer at the queries where the head uses its sink more.",
     ),
     limits=(
         "One small decoder and one small encoder; the paper's models are larger.",

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mechanome.core.tables import show
-from mechanome.report import HeatMap, Section, Sheet, Weights
+from mechanome.report import HeatMap, Section, Sheet, Weights, number
 from mechanome.studies.papers.contribution_weights import MEASURES, METRICS
 from mechanome.studies.study import Effect
 
@@ -25,7 +25,7 @@ def sections(stored: Stored, effects: Mapping[str, Effect]) -> tuple[Section, ..
 def _side_by_side(effects: Mapping[str, Effect]) -> Section:
     def cell(measure: str, metric: str) -> str:
         at = effects[f"{measure}-{metric.replace('_', '-')}"].interval
-        return "" if at is None else f"{show(at.estimate)} [{show(at.lo)}, {show(at.hi)}]"
+        return "" if at is None else f"{number(at.estimate)} [{number(at.lo)}, {number(at.hi)}]"
 
     rows = [[named, *(cell(measure, metric) for measure in MEASURES)] for metric, named in METRICS.items()]
     columns = (("measure of importance", ""), *((name, what) for name, what in MEASURES.items()))
@@ -61,14 +61,13 @@ def _relative(values: Tensor) -> list[float]:
 
 
 def _sink_by_layer(stored: Stored) -> Section:
-    mean = {
-        metric: torch.stack([scored["sink"][metric] for scored in stored.scores]).mean(0)
-        for metric in ("attention", "contribution_head", "contribution_layer")
-    }
+    rows = {"attention": "attention", "contribution_head": "head form", "contribution_layer": "layer form"}
+    mean = {metric: torch.stack([scored["sink"][metric] for scored in stored.scores]).mean(0) for metric in rows}
     layers = [str(i) for i in range(len(mean["attention"]))]
-    picture = HeatMap([METRICS[m] for m in mean], layers, [v.tolist() for v in mean.values()], "layer", "share")
+    values = [shares.tolist() for shares in mean.values()]
+    picture = HeatMap(list(rows.values()), layers, values, "layer", "share", ends=("opposes the output", "all of it"))
     lead = ("What the first token gets from the last position: its share of attention, and its share of what attention "
-            "writes. Means over heads and prompts.",)  # fmt: skip
+            "writes (contribution weights, head and layer form). Means over heads and prompts.",)  # fmt: skip
     return Section("The decoder's sink, layer by layer", lead, picture)
 
 
@@ -84,6 +83,5 @@ def _suppression(stored: Stored) -> Iterator[Section]:
 def _heads(found: Mapping[str, Any]) -> HeatMap:
     values = found["suppression"].T
     cells = [[None if v != v else v for v in row] for row in values.tolist()]
-    return HeatMap(
-        [str(h) for h in range(len(cells))], [str(i) for i in range(values.shape[1])], cells, "layer", "head"
-    )
+    heads, layers = ([str(i) for i in range(n)] for n in values.shape)
+    return HeatMap(heads, layers, cells, "layer", "head", ends=("twice as loud", "silenced"))
