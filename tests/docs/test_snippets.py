@@ -34,7 +34,7 @@ def test_every_snippet_runs(page: Path, tmp_path: Path, monkeypatch: pytest.Monk
     scope: dict[str, object] = {"__name__": "snippet"}
     for line, code in found:
         # Padding with newlines makes tracebacks name the page's own line.
-        exec(compile("\n" * line + code, str(page), "exec"), scope)
+        exec(compile("\n" * line + code, str(page), "exec", dont_inherit=True), scope)
 
 
 def test_there_is_something_to_run() -> None:
