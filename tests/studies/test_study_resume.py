@@ -92,6 +92,10 @@ def test_parts_of_other_code_are_computed_again(tmp_path: Path, monkeypatch: pyt
 def test_nothing_is_left_where_nothing_was_finished(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run(known.study(), **stopping(tmp_path, stop_at=0), quiet=True)
+    assert not (tmp_path / "runs").exists()
+    (tmp_path / "runs").mkdir()
+    with pytest.raises(KeyboardInterrupt):
+        run(known.study(), **stopping(tmp_path, stop_at=0), quiet=True)
     assert not list((tmp_path / "runs").iterdir())
 
 

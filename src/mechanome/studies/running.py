@@ -100,6 +100,7 @@ def run(
     if record and (why := plan.why_not_recorded):
         raise BadInput(f"recording {plan.study.name}", *why)
     base = Path(out)
+    new = not base.exists()
     with ExitStack() as held:
         folder, parts = _opened(plan, base, held)
         start = time.monotonic(), time.process_time()
@@ -116,6 +117,8 @@ def run(
                 error.add_note(f"finished parts are in {folder.path}; the same command goes on from them")
             else:
                 shutil.rmtree(folder.path, ignore_errors=True)
+                if new and not any(base.iterdir()):
+                    base.rmdir()
             raise
     saved = result.save(RESULTS if record is True else record) if record else None
     return Outcome(result, folder.path, saved)
