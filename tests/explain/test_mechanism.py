@@ -178,6 +178,18 @@ def test_a_long_prompt_is_measured_in_part_and_says_so(question: Question, monke
     assert bool((~heads.shares[1].isnan()).all()), "the layer that matters is the one measured"
 
 
+def test_a_long_prompt_tries_positions_that_differ_only(question: Question, monkeypatch: pytest.MonkeyPatch) -> None:
+    grids = [effects.parts(tiny.lonely(), question, "z", "head", quiet=True)]
+    sites = components.every_site(grids)
+    runs = pair.Pair.of(tiny.lonely(), question, [site.whole for site in sites], True)
+    exact = components._places(runs, sites)
+    monkeypatch.setattr(components, "TOKENS", 1)
+    few = components._places(runs, sites)
+    assert question.differing[0] > 0 and all(place >= question.differing[0] for place, _ in few.values())
+    writer = mn.Site("z", 1, head=3)
+    assert few[writer] == pytest.approx(exact[writer]), "the one that writes is found by its estimate"
+
+
 def test_lens_ends_with_the_models_own_prediction(question: Question) -> None:
     reading = lens(tiny.lonely(), question)
     own = question.clean_logits.log_softmax(-1)

@@ -187,7 +187,7 @@ def _places(pair: Pair, sites: Sequence[Site]) -> dict[Site, tuple[int, float]]:
     question = pair.question
     positions = list(range(question.differing[0], question.length))
     most = max(2, TOKENS // (len(positions) * len(sites)))
-    tried = {s: positions if len(positions) <= most else _likeliest(pair, s, most) for s in sites}
+    tried = {s: positions if len(positions) <= most else _likeliest(pair, s, positions, most) for s in sites}
     cells = [(site, position) for site in sites for position in tried[site]]
     logits = pair.restored([[(site, [position])] for site, position in cells], "positions")
     best: dict[Site, tuple[int, float]] = {}
@@ -197,13 +197,13 @@ def _places(pair: Pair, sites: Sequence[Site]) -> dict[Site, tuple[int, float]]:
     return best
 
 
-def _likeliest(pair: Pair, site: Site, most: int) -> list[int]:
-    """The positions with the largest gradient estimate."""
+def _likeliest(pair: Pair, site: Site, positions: Sequence[int], most: int) -> list[int]:
+    """The positions with the largest gradient estimate, in order."""
     gradients = pair.model.grad(pair.question.metric, pair.question.corrupted, [site.whole])
     change = gradients[site.whole] * (pair.clean[site.whole] - pair.corrupted[site.whole])
     change = change if site.head is None else change[:, :, site.head]
-    estimate = change.sum(-1)[0]
-    return sorted(estimate.topk(min(most, len(estimate))).indices.tolist())
+    estimate = change.sum(-1)[0, list(positions)]
+    return [positions[i] for i in sorted(estimate.topk(most).indices.tolist())]
 
 
 def _attention(pair: Pair, queries: Sequence[tuple[Site, int]]) -> dict[Site, Tensor]:
