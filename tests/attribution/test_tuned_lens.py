@@ -14,7 +14,7 @@ from torch import Tensor
 import mechanome as mn
 from families import build
 from mechanome.attribution import TunedLens, fit_tuned_lens, logit_lens
-from mechanome.attribution.lens_descent import divergence, divergence_and_slope, log_probs
+from mechanome.attribution.lens_descent import Sums, divergence, divergence_and_slope, log_probs
 from mechanome.attribution.readout import Readout
 from mechanome.core import BadInput, BudgetTooSmall, CorruptFile, DownloadFailed, ShapeMismatch, TooFewRows, UnknownSite
 from mechanome.engine.registry import ensure
@@ -158,6 +158,23 @@ def test_a_killed_fit_ends_in_the_same_bits(
         assert resumed.quality == whole.quality
     with pytest.raises(BadInput, match="another fit"):
         fit_tuned_lens(model, TEXT.flip(0), rank=rank, checkpoint_dir=folder, **QUICK)
+
+
+@pytest.mark.parametrize("rank", [None, 8])
+def test_the_regression_inverts_a_linear_map_and_translators_say_what_was_fitted(rank: int | None) -> None:
+    generator = torch.Generator().manual_seed(1)
+    final = torch.randn(4000, 8, generator=generator)
+    final = 3 * final / final.pow(2).mean(-1, keepdim=True).sqrt()
+    maps = 2 * torch.linalg.qr(torch.randn(2, 8, 8, generator=generator)).Q  # well conditioned: the ridge takes 1 %
+    x = final @ maps + torch.randn(2, 1, 8, generator=generator) * 5
+    sums = Sums(2, 8, full=True)
+    for some in torch.arange(4000).split(900):
+        sums.add(x[:, some], final[some])
+    descent = sums.start(rank, torch.device("cpu"))
+    for site, translator in enumerate(descent.translators()):
+        found = descent.translate(site, x[site]).detach()
+        assert float((found - final).norm() / final.norm()) < 0.03
+        assert torch.allclose(translator(x[site]), found, atol=1e-3)
 
 
 def test_low_rank_maps_have_that_rank(model: mn.Model) -> None:
