@@ -96,16 +96,16 @@ class _Example:
             return norm(x + by) - norm(x)
 
         size = max(1, _ROW_TOKENS // shape)
-        for reads, rows, stream in walk(self.ask.wiring, changes, through):
-            group = reads.group
-            wanted = only[rows, group.nodes].nonzero()
+        for readers, rows, stream in walk(self.ask.wiring, changes, through):
             silent = (stream == 0).flatten(1).all(1)
-            for pairs in wanted.split(size) if len(wanted) else ():
-                sources, units = pairs[:, 0], pairs[:, 1]
-                value = self._metric(reads, stream, sources, units) - self.found.metric[0]
-                # A source that does not change has no effect: no rounding of other shapes is put in its place.
-                value = torch.where(silent[sources].cpu(), 0.0, value).to(effects)
-                effects[torch.tensor(rows)[sources.cpu()], group.first + units.cpu()] = value
+            for reads in readers:
+                wanted = only[rows, reads.group.nodes].nonzero()
+                for pairs in wanted.split(size) if len(wanted) else ():
+                    sources, units = pairs[:, 0], pairs[:, 1]
+                    value = self._metric(reads, stream, sources, units) - self.found.metric[0]
+                    # A source that does not change has no effect: no rounding of other shapes is put in its place.
+                    value = torch.where(silent[sources].cpu(), 0.0, value).to(effects)
+                    effects[torch.tensor(rows)[sources.cpu()], reads.group.first + units.cpu()] = value
 
     def _metric(self, reads: Reads, stream: Tensor, sources: Tensor, units: Tensor) -> Tensor:
         """The metric after each of some edges into one group of targets is patched, `[edge]`."""

@@ -148,11 +148,28 @@ class EdgeSums:
                 return norm.change(values[site][tokens], by)
 
             changes = [None if c is None else c[tokens] for c in self.changes]
-            for reads, rows, stream in walk(self.sample.wiring, changes, through):
-                if pull := pulls.get(reads.group):
-                    scores = stream.flatten(1) @ pull.gradients(tokens).flatten(1).T
-                    self.total[row, rows, reads.group.nodes] += scores
+            late: list[Pull] = []
+            for readers, rows, stream in walk(self.sample.wiring, changes, through):
+                some = [pulls[reads.group] for reads in readers if reads.group in pulls]
+                if self._can_wait(some):
+                    late += some
+                    continue
+                # Targets are multiplied together where possible: one pass over the changes of sources for all.
+                self._multiply(self.total[row], rows, stream, [*late, *some], tokens)
+                late = []
         self.pulls = []
+
+    def _can_wait(self, pulls: Sequence[Pull]) -> bool:
+        """Whether targets can be multiplied with later ones: single ones, where the stream only grows."""
+        alone = all(pull.reads.group.count == 1 and pull.reads.group.kind != "logits" for pull in pulls)
+        return not pulls or (alone and self.sample.wiring.graph.additive)
+
+    def _multiply(self, total: Tensor, rows: list[int], stream: Tensor, pulls: list[Pull], tokens: slice) -> None:
+        gradients = torch.cat([pull.gradients(tokens) for pull in pulls]).flatten(1)
+        columns = [j for pull in pulls for j in range(*pull.reads.group.nodes.indices(total.shape[1]))]
+        block = torch.tensor(rows)[:, None], torch.tensor(columns)[None, :]
+        edges = self.sample.wiring.graph.mask[block].to(stream)
+        total[block] += (stream.flatten(1) @ gradients.T) * edges
 
     def finish(self) -> Tensor:
         """The scores."""

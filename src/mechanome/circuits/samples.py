@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -140,8 +141,8 @@ Through = Callable[[Norm, Site, Tensor], Tensor]
 
 def walk(
     wiring: Wiring, changes: Sequence[Tensor | None], through: Through
-) -> Iterator[tuple[Reads, list[int], Tensor]]:
-    """What every source contributes at every group of targets.
+) -> Iterator[tuple[list[Reads], list[int], Tensor]]:
+    """What every source contributes at every target.
 
     Args:
         wiring: of the graph.
@@ -149,30 +150,29 @@ def walk(
         through: how changes go through norms on the way.
 
     Yields:
-        a group of targets, the sources that contribute to it so far, and `[source, token, d_model]` in the same order;
-        the tensor changes later, so use it at once.
+        groups of targets that read the same, the sources that have written by then, and what these contribute,
+        `[source, token, d_model]`; the tensor changes later, so use it at once.
     """
     given = [c for c in changes if c is not None]
     order = {w.group: change for w, change in zip(wiring.writes, changes)}
     total = sum(c.shape[1] for c in given)
     stream: Tensor | None = None
     rows: list[int] = []
-    for event in wiring.events:
-        if isinstance(event, Writes):
-            change = order[event.group]
-            if change is None:
-                continue
-            added = event.added(change)
-            if event.norm is not None and event.into is not None:
-                added = through(event.norm, event.into, added)
-            if stream is None:
-                stream = added.new_empty(total, *added.shape[1:])
-            stream[len(rows) : len(rows) + len(added)] = added
-            rows += range(event.group.first, event.group.first + event.group.count)
-        elif stream is not None and isinstance(event, Turns):
-            stream[: len(rows)] = through(event.norm, event.site, stream[: len(rows)])
-        elif stream is not None and isinstance(event, Reads):
-            yield event, rows, stream[: len(rows)]
+    for kind, events in groupby(wiring.events, type):
+        if kind is Reads and stream is not None:
+            yield [e for e in events if isinstance(e, Reads)], rows, stream[: len(rows)]
+            continue
+        for event in events:
+            if isinstance(event, Writes) and (change := order[event.group]) is not None:
+                added = event.added(change)
+                if event.norm is not None and event.into is not None:
+                    added = through(event.norm, event.into, added)
+                if stream is None:
+                    stream = added.new_empty(total, *added.shape[1:])
+                stream[len(rows) : len(rows) + len(added)] = added
+                rows += range(event.group.first, event.group.first + event.group.count)
+            elif isinstance(event, Turns) and stream is not None:
+                stream[: len(rows)] = through(event.norm, event.site, stream[: len(rows)])
 
 
 def take_last(logits: Tensor, batch: Batch) -> Tensor:
@@ -207,7 +207,7 @@ def additivity_error(found: Sample) -> float:
         return norm(x + by) - norm(x)
 
     worst = 0.0
-    for reads, _, stream in walk(wiring, found.changes, through):
+    for (reads, *_), _, stream in walk(wiring, found.changes, through):
         site = _stream_of(reads)
         whole = found.flat(patched[site]) - found.flat(clean[site])
         if float(whole.norm()) > 0:
