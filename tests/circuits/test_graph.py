@@ -7,6 +7,7 @@ import torch
 import transformers
 from circuit_models import opened
 
+import mechanome as mn
 from mechanome.circuits import Graph, Layer
 from mechanome.core import BadInput, NotServed, UnknownName
 from mechanome.engine import Site
@@ -114,6 +115,27 @@ def test_edges_by_name() -> None:
 def test_what_is_no_such_graph_is_refused_with_the_reason(name: str, why: str) -> None:
     with pytest.raises(NotServed, match=why):
         Graph.of(opened(name), "decoder" if name in ("t5", "whisper") else None)
+
+
+class OnlyMLPs(torch.nn.Module):
+    """A stream that two MLPs add to, and nothing that mixes tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tok, self.out = torch.nn.Embedding(20, 8), torch.nn.Linear(8, 20)
+        self.stack = torch.nn.ModuleList(torch.nn.Sequential(torch.nn.Linear(8, 8)) for _ in range(2))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.tok(ids)
+        for block in self.stack:
+            x = x + block(x)
+        return self.out(x)
+
+
+def test_a_model_without_attention_is_refused() -> None:
+    architecture = discover(OnlyMLPs(), mn.Layout("stack", {"mlp": "0"}, "tok", None, "out"))
+    with pytest.raises(NotServed, match="none of its blocks has attention"):
+        Graph.shaped_like(architecture)
 
 
 def test_towers_are_asked_for_by_name() -> None:

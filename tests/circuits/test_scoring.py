@@ -129,6 +129,16 @@ def test_a_model_whose_parts_are_not_what_the_graph_says_is_refused() -> None:
     assert scores(Graph.of(model), DATA, METRIC, method="eap", level="node").values.abs().min() > 0
 
 
+@pytest.mark.parametrize("dtype, close", [(torch.bfloat16, 0.2), (torch.float16, 0.03), (torch.float64, 1e-5)])
+def test_models_of_other_precisions_are_scored_in_float32_or_better(dtype: torch.dtype, close: float) -> None:
+    model = mn.load(copy.deepcopy(opened("llama").module).to(dtype))
+    for method in ("eap", "exact"):
+        found = scores(Graph.of(model), DATA, METRIC, method=method)
+        assert found.values.dtype == torch.promote_types(dtype, torch.float32)
+        assert apart(found.values.float(), scores(LLAMA, DATA, METRIC, method=method).values) < close
+        assert any("rounding" in note for note in found.notes) == (dtype != torch.float64)
+
+
 def test_a_norm_of_another_kind_is_refused() -> None:
     class Halved(nn.Module):
         def __init__(self, inner: nn.Module) -> None:

@@ -17,7 +17,8 @@ norm: a target reads the stream, and its norm belongs to the target.
 
 Where norms stand on the way, an edge is defined by what its target would read if this source alone had written
 something else: the norms between them are computed again. One edge is then exact, but two edges into one target do not
-add up; `mechanome.circuits.additivity_error` measures by how much, and every score of such a graph says so.
+add up. By how much is measured on the inputs at hand and noted in every `Scores` of such a graph: the changes of single
+edges miss the whole change of a target by 15 % of its length in AntiBERTy, by 15 to 30 % in random BERTs and Gemmas.
 """
 
 from __future__ import annotations
@@ -144,7 +145,10 @@ class Graph:
             raise _refused(place, "its blocks are no attention and MLP that add to a stream of tokens")
         if any("cross" in block.roles for t in architecture.towers for block in t.blocks):
             raise _refused(place, "cross-attention ties it to another tower, and edges between towers are not defined")
-        return cls(tuple(_layer(place, block) for block in place.blocks), tower)
+        layers = tuple(_layer(place, block) for block in place.blocks)
+        if not any(layer.heads for layer in layers):
+            raise _refused(place, "none of its blocks has attention")
+        return cls(layers, tower)
 
     def ungrouped(self) -> Graph:
         """The same graph with a key and a value reader for every query head, as tools without grouped heads count.

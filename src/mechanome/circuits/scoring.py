@@ -135,7 +135,7 @@ def scores(
         reference = [b for b, _, _ in batches] if change.reference is None else [model.encode(change.reference)]
         means = Means.over(wiring, reference, change.kind == "positional-mean")
     parts: list[tuple[Tensor, Tensor, Tensor | None]] = []
-    notes: list[str] = []
+    notes = _of_precision(wiring.model.dtype)
     for clean, other, rows in track(batches, f"scoring {level}s", quiet=quiet or len(batches) == 1):
         ask = Ask(wiring, given.metric, clean, other, rows, change, means, level == "edge", per_input)
         if chosen.of is None:
@@ -149,7 +149,7 @@ def scores(
             result = chosen.of(ask, chosen.points(quadrature, steps))
             found, values = result.sample, result.nodes if result.edges is None else result.edges
         parts.append((values.cpu(), found.metric, found.corrupted))
-        if not graph.additive and level == "edge" and not notes:
+        if not graph.additive and level == "edge" and len(parts) == 1:
             notes.append(
                 f"edges into one target do not add up here: off by {additivity_error(found):.0%} on these inputs"
             )
@@ -210,6 +210,12 @@ def _batches(wiring: Wiring, data: Data, budget: Budget) -> Iterator[tuple[Batch
     for first in range(0, data.clean.rows, size):
         rows = range(first, min(first + size, data.clean.rows))
         yield data.clean.take(rows), None if data.other is None else data.other.take(rows), rows
+
+
+def _of_precision(dtype: torch.dtype) -> list[str]:
+    if dtype in (torch.float16, torch.bfloat16):
+        return [f"the model computes in {str(dtype).removeprefix('torch.')}: small scores are its rounding"]
+    return []
 
 
 def _with_heads(graph: Graph) -> int:
