@@ -62,16 +62,16 @@ def _recorded(ask: Ask, clean: Batch) -> tuple[Recorded, dict[Site, Tensor]]:
 
 @dataclass(frozen=True)
 class _Put:
-    """Replace one unit of a tensor `[row, pos, (unit), width]` in each row."""
+    """Replace one unit of a tensor `[row, pos, (unit), width]` in some rows."""
 
+    rows: Tensor
     values: Tensor
     units: Tensor | None
 
     def __call__(self, x: Tensor, call: Call) -> Tensor:
-        x = x.clone()
-        if self.units is None:
-            return self.values.to(x)
-        x[torch.arange(len(x), device=x.device), :, self.units.to(x.device)] = self.values.to(x)
+        x, rows = x.clone(), self.rows.to(x.device)
+        where = (rows,) if self.units is None else (rows, slice(None), self.units.to(x.device))
+        x[where] = self.values.to(x)
         return x
 
 
@@ -97,35 +97,49 @@ class _Example:
 
         size = max(1, _ROW_TOKENS // shape)
         for readers, rows, stream in walk(self.ask.wiring, changes, through):
-            silent = (stream == 0).flatten(1).all(1)
-            for reads in readers:
-                wanted = only[rows, reads.group.nodes].nonzero()
-                for pairs in wanted.split(size) if len(wanted) else ():
-                    sources, units = pairs[:, 0], pairs[:, 1]
-                    value = self._metric(reads, stream, sources, units) - self.found.metric[0]
-                    # A source that does not change has no effect: no rounding of other shapes is put in its place.
-                    value = torch.where(silent[sources].cpu(), 0.0, value).to(effects)
-                    effects[torch.tensor(rows)[sources.cpu()], reads.group.first + units.cpu()] = value
+            # Where the stream does not change there is no effect: nothing is run, and no rounding comes out.
+            moves = (stream != 0).flatten(1).any(1).cpu()
+            place_of, edges = torch.tensor(rows), []
+            for k, reads in enumerate(readers):
+                block = only[rows, reads.group.nodes]
+                effects[rows, reads.group.nodes] = torch.where(block, 0.0, effects[rows, reads.group.nodes])
+                pairs = (block & moves[:, None]).nonzero()
+                edges.append(torch.cat([torch.full((len(pairs), 1), k), pairs], 1))
+            chosen = torch.cat(edges)
+            for some in chosen.split(size) if len(chosen) else ():
+                value = (self._metric(readers, stream, some) - self.found.metric[0]).to(effects)
+                first = torch.tensor([reads.group.first for reads in readers])
+                effects[place_of[some[:, 1]], first[some[:, 0]] + some[:, 2]] = value
 
-    def _metric(self, reads: Reads, stream: Tensor, sources: Tensor, units: Tensor) -> Tensor:
-        """The metric after each of some edges into one group of targets is patched, `[edge]`."""
-        model, n = self.ask.wiring.model, len(sources)
-        plan = build_plan(model)
-        blocks = self.recorded.tower.blocks
-        new = self._input(reads, stream[sources], units)
-        layer = len(blocks) if reads.group.layer is None else reads.group.layer
-        self.recorded.stub(plan, layer)
-        if layer:
-            raw = self.recorded.outputs[layer - 1]
+    def _metric(self, readers: list[Reads], stream: Tensor, edges: Tensor) -> Tensor:
+        """The metric after each of some edges into one place of the stream is patched, `[edge]`.
+
+        Args:
+            readers: who reads there. stream: what each source contributes, `[source, pos, d_model]`.
+            edges: `[edge, 3]`: which reader, source and unit.
+        """
+        model, n, layer = self.ask.wiring.model, len(edges), readers[0].group.layer
+        plan, blocks = build_plan(model), self.recorded.tower.blocks
+        first = len(blocks) if layer is None else layer
+        self.recorded.stub(plan, first)
+        new: Tensor | None = None
+        for k, reads in enumerate(readers):
+            rows = (edges[:, 0] == k).nonzero()[:, 0]
+            if not len(rows):
+                continue
+            units = edges[rows, 2]
+            new = self._input(reads, stream[edges[rows, 1]], units)
+            if layer is not None:
+                put = _Put(rows, new, None if reads.weight is None else units)
+                place(plan, model.tap(reads.site), put, reads.site.tower, f"an edge into {reads.site}")
+        if first:
+            raw = self.recorded.outputs[first - 1]
             last = hidden(raw)
-            assert last is not None
-            whole = new.to(last) if reads.group.layer is None else last.repeat(n, *[1] * (last.dim() - 1))
-            block = blocks[layer - 1].part.module
+            assert last is not None and new is not None
+            whole = new.to(last) if layer is None else last.repeat(n, *[1] * (last.dim() - 1))
+            block = blocks[first - 1].part.module
             install(block)
             plan.blocks[block] = Stub(whole.reshape(n, *last.shape[1:]), raw)
-        if reads.group.layer is not None:
-            put = _Put(new, None if reads.weight is None else units)
-            place(plan, model.tap(reads.site), put, reads.site.tower, f"an edge into {reads.site}")
         batch = self.found.batch.take([0] * n)
         with torch.no_grad():
             output = execute(model, batch, plan, **self._keep(batch))
