@@ -271,3 +271,14 @@ def encode_prefix(model: Model, batch: Batch) -> Prefix:
     with torch.no_grad(), activate(None):
         model.module(**{**model.arguments(batch), "cache": cache, "use_cache": True, **model.keep_logits(1)})
     return Prefix(tuple(batch.input_ids[0].tolist()), cache, model.weights_state())
+
+
+def shared_prefix(model: Model, row: Batch, length: int) -> Prefix | None:
+    """The first tokens of a row, encoded for its many variants; None for none, or for a model that cannot resume.
+
+    Args:
+        row: one row of token ids. length: how many of its tokens.
+    """
+    if length < 1 or can_prefix(model) is not None:
+        return None
+    return encode_prefix(model, model.encode(row.input_ids[:, :length], bos="none"))

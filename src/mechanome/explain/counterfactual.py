@@ -23,7 +23,7 @@ from torch import Tensor
 
 from mechanome.core import BadInput
 from mechanome.engine import Batch, Model
-from mechanome.explain.prefixes import shared_prefix
+from mechanome.engine.resume import shared_prefix
 from mechanome.explain.tokens import Token
 
 PER_POSITION = 8

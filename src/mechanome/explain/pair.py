@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mechanome.core import track
 from mechanome.engine import Batch, Edit, FromRun, Model, Prefix, Run, Site, Where
-from mechanome.explain.prefixes import shared_prefix
+from mechanome.engine.resume import shared_prefix
 from mechanome.explain.question import Question
 
 TOKENS_AT_ONCE = 1024

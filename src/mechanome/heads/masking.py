@@ -23,7 +23,7 @@ from mechanome.engine import AttentionKnockout, Batch, Edit, Model, Prefix, pref
 from mechanome.engine.boundaries import answers_of, listed, prompt_texts
 from mechanome.engine.inputs import Inputs
 from mechanome.engine.memory import Budget
-from mechanome.engine.resume import can_prefix
+from mechanome.engine.resume import can_prefix, shared_prefix
 from mechanome.heads.reading import on_one_line, one_prompt, token_labels
 
 Answer = str | int | Sequence[int] | None
@@ -169,15 +169,15 @@ def masked_runs(
     logits: bool | str = True if continued else "last"
     one = AttentionKnockout(range(model.n_layers), src=[[0]], dst=[n - 1])
     fitting = preflight.rows_at_once(model, row.take([0] * len(sets)), [], one, None, logits, budget)
-    once = n - 1 if hidden_from == "last" and _resumes(model, n - 1) else 0
+    once = n - 1 if hidden_from == "last" and can_prefix(model) is None else 0
     size = min(fitting, ROWS_AT_ONCE, max(1, TOKENS_AT_ONCE // (n + len(continued) - once)))
     found: dict[int, Tensor] = {}
     prefix: Prefix | None = None
     for start in range(0, len(order), size):
         part = order[start : start + size]
         first = min((queries[0] for i in part for _, queries in sets[i]), default=n - 1)
-        if _resumes(model, first) and (prefix is None or len(prefix) < first):
-            prefix = model.prefix(model.encode(row.input_ids[:, :first], bos="none"))
+        if prefix is None or len(prefix) < first:
+            prefix = shared_prefix(model, row, first)
         edits = _edits(model, [sets[i] for i in part])
         out = model.run(row.take([0] * len(part)), edits=edits, logits=logits, prefix=prefix, budget=budget).logits
         assert out is not None
@@ -279,10 +279,6 @@ def _edits(model: Model, sets: Sequence[Sequence[Knockout]]) -> list[Edit]:
         same = all(queries == alike[0] for queries in alike)
         edits += AttentionKnockout(range(model.n_layers), src=src, dst=alike[0] if same else dst)
     return edits
-
-
-def _resumes(model: Model, length: int) -> bool:
-    return length > 0 and can_prefix(model) is None
 
 
 def _check_served(model: Model) -> None:
