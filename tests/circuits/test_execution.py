@@ -14,7 +14,8 @@ from torch import Tensor
 import mechanome as mn
 from mechanome.circuits import Circuit, Graph, Intervention, scores
 from mechanome.circuits.execution import Prepared, execute
-from mechanome.circuits.live_edges import live_edges
+from mechanome.circuits.live_edges import Live, live_edges
+from mechanome.circuits.sparse_execution import run_sparse
 from mechanome.core import BadInput, BudgetTooSmall, NotFinite, ShapeMismatch
 
 BY_HAND = [*FAMILIES, "qwen3"]
@@ -258,33 +259,39 @@ def test_the_cheaper_way_is_chosen_and_named() -> None:
 
 
 def test_sparse_runs_nothing_that_cannot_differ() -> None:
-    graph, model = graph_of("llama"), opened("llama")
-    layers = model.module.model.layers
-    rows: list[tuple[str, int]] = []
-    handles = []
-    for i, layer in enumerate(layers):
-        for part in ("self_attn", "mlp"):
-            module = layer.self_attn.v_proj if part == "self_attn" else layer.mlp.up_proj
-            handles.append(
-                module.register_forward_hook(lambda m, x, y, at=f"{part}.{i}": rows.append((at, y.shape[0])))
-            )
+    graph, layers = graph_of("llama"), opened("llama").module.model.layers
+    circuits = [
+        Circuit.of(graph, ["resid_pre.0->v.1.kv1", "z.1.h3->logits", "mlp_out.0->logits"]),
+        Circuit.of(graph, ["resid_pre.0->mlp_in.1", "mlp_out.1->logits", "resid_pre.0->q.0.h0"]),
+        Circuit.of(graph, ["resid_pre.0->mlp_in.1", "mlp_out.1->v.2.kv0", "z.2.h0->logits"]),
+        Circuit.empty(graph),
+    ]
+    ran: list[tuple[str, int]] = []
+    handles = [
+        module.register_forward_hook(lambda m, x, y, at=f"{part}.{i}": ran.append((at, y.shape[0] * y.shape[1])))
+        for i, layer in enumerate(layers)
+        for part, module in (("attention", layer.self_attn.v_proj), ("mlp", layer.mlp.up_proj))
+    ]
     try:
-        ready = Prepared.of(graph, pair(2), METRIC)
-        base = ready.base([0, 1])[0]
-        circuits = [
-            Circuit.of(graph, ["resid_pre.0->v.1.kv1", "z.1.h3->logits", "mlp_out.0->logits"]),
-            Circuit.of(graph, ["resid_pre.0->mlp_in.2", "mlp_out.2->logits", "resid_pre.0->q.0.h0"]),
-            Circuit.empty(graph),
-        ]
-        from mechanome.circuits.live_edges import Live
-        from mechanome.circuits.sparse_execution import run_sparse
-
-        rows.clear()
+        base = Prepared.of(graph, pair(2, 6, where=1), METRIC).base([0, 1])[0]
+        ran.clear()
         run_sparse(base, Live(graph, live_edges(graph, torch.stack([c.edges for c in circuits]), True)))
     finally:
         for handle in handles:
             handle.remove()
-    assert rows == [("self_attn.1", 2), ("mlp.2", 2)], "two examples of one circuit each"
+    # Two examples of six tokens. One circuit's MLP matters at both last tokens, the other's wherever inputs differ.
+    assert ran == [("attention.1", 12), ("mlp.1", 2 + 2 * 5), ("attention.2", 12)]
+
+
+def test_sources_that_matter_at_the_last_token_alone() -> None:
+    graph = graph_of("gpt2")
+    edges = ["mlp_out.0->q.1.h0", "mlp_out.0->q.1.h1", "z.1.h0->logits", "z.1.h1->logits"]
+    late = Live(graph, Circuit.of(graph, edges).edges[None]).late[0]
+    assert late[graph.source_index("mlp_out.0")] and late[graph.source_index("z.1.h1")]
+    through_key = Circuit.of(graph, [*edges, "z.1.h1->k.2.kv0"]).edges[None]
+    late = Live(graph, through_key).late[0]
+    assert not late[graph.source_index("mlp_out.0")] and not late[graph.source_index("z.1.h1")]
+    assert late[graph.source_index("z.1.h0")]
 
 
 def test_live_edges_are_those_on_a_path() -> None:

@@ -85,6 +85,25 @@ class Live:
         return counts.tolist()
 
     @cached_property
+    def late(self) -> Tensor:
+        """Which sources matter at the last token alone, `[circuit, source]` of booleans.
+
+        The logits read there, and so do the queries of a head and the MLP whose output matters there alone; keys and
+        values are read from everywhere.
+        """
+        feeds, edges = self.graph.feeds.float(), self.edges.float()
+        fixed = torch.zeros(len(feeds), dtype=torch.bool)
+        for group in self.graph.readers:
+            fixed[group.nodes] = group.kind in ("k", "v")
+        everywhere = fixed.expand(len(edges), -1)
+        while True:
+            sources = torch.bmm(edges, everywhere[:, :, None].float())[:, :, 0] > 0
+            targets = fixed | ((sources.float() @ feeds.T) > 0)
+            if torch.equal(targets, everywhere):
+                return ~sources
+            everywhere = targets
+
+    @cached_property
     def shares(self) -> Tensor:
         """The share of attention layers and MLPs that have to be run, `[circuit]`."""
         parts = self.graph.writers[1:]

@@ -36,6 +36,10 @@ def applied(norm: Norm, x: Tensor) -> Tensor:
         return norm.part.module(x.to(weight.dtype)).to(x.dtype)
 
 
+PROJECTIONS = ("q_proj", "k_proj", "v_proj", "qkv")
+_WATCHED = ("block", "attention", *PROJECTIONS)
+
+
 class Seen(NamedTuple):
     """One call of a module."""
 
@@ -52,15 +56,16 @@ class Base:
         sample: the examples, and the tokens of them that can matter.
         values: per site of targets and of norms on the way, `[batch, pos, ...]`.
         logits: at the last token, `[batch, vocab]`: those of the empty circuit.
-        blocks, attention: by layer, what a block and its attention were called with, and what they returned.
+        pooled: whether the logits are one set for all tokens, and not read at the last one.
+        seen: by role and layer, what a block was called with, and what it and its parts returned.
         folded: per group of targets, its weights with the norm's gain folded in; shared by the bases of a wiring.
     """
 
     sample: Sample
     values: dict[Site, Tensor] = field(repr=False)
     logits: Tensor = field(repr=False)
-    blocks: Mapping[int, Seen] = field(repr=False)
-    attention: Mapping[int, Seen] = field(repr=False)
+    pooled: bool
+    seen: Mapping[tuple[str, int], Seen] = field(repr=False)
     folded: dict[Reads, Tensor] = field(repr=False)
 
     @classmethod
@@ -81,16 +86,18 @@ class Base:
         sites = dict.fromkeys([*wiring.streams, *(reads.site for reads in wiring.reads)])
         captures = [Capture(site, copy=site.whole in model.volatile) for site in sites]
         plan = build_plan(model, captures, edits)
-        kept = {part: dict[int, Seen]() for part in ("block", "attention")}
-        for i, block in enumerate(model.architecture.tower(wiring.graph.tower).blocks):
-            for part, module in (("block", block.part), ("attention", block.roles.get("attention"))):
-                if module is not None:
-                    install(module.module)
-                    plan.blocks[module.module] = _Watch(i, kept[part])
+        seen: dict[tuple[str, int], Seen] = {}
+        for layer, block in enumerate(model.architecture.tower(wiring.graph.tower).blocks):
+            for role, part in {"block": block.part, **block.roles}.items():
+                if role in _WATCHED:
+                    install(part.module)
+                    plan.blocks[part.module] = _Watch((role, layer), seen)
         with torch.no_grad():
             output = execute(model, sample.batch, plan, **fewest_logits(wiring, sample.batch))
         values = {c.site: c.values[0] for c in captures}
-        return cls(sample, values, last_logits(output, sample.batch), kept["block"], kept["attention"], folded)
+        logits = logits_of(output)
+        pooled = logits is not None and logits.dim() == 2
+        return cls(sample, values, last_logits(output, sample.batch), pooled, seen, folded)
 
     @property
     def wiring(self) -> Wiring:
@@ -116,6 +123,11 @@ class Base:
     def d_model(self) -> int:
         """Width of the stream."""
         return self.sample.clean[0].shape[-1]
+
+    @cached_property
+    def last(self) -> Tensor:
+        """The last token of each example, by number among the tokens that matter, `[batch]`."""
+        return self.sample.keep.sum(1).cumsum(0) - 1
 
     @cached_property
     def _whole(self) -> bool:
@@ -194,12 +206,12 @@ class Base:
 class _Watch:
     """In place of a module's forward: run it, and keep what went in and came out."""
 
-    layer: int
-    seen: dict[int, Seen]
+    key: tuple[str, int]
+    seen: dict[tuple[str, int], Seen]
 
     def __call__(self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         output = original(*args, **kwargs)
-        self.seen[self.layer] = Seen(args, kwargs, output)
+        self.seen[self.key] = Seen(args, kwargs, output)
         return output
 
 

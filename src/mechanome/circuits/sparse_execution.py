@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from mechanome.circuits.live_edges import Live, Slots
-from mechanome.circuits.masked_streams import Base, fewest_logits, last_logits, repeated
+from mechanome.circuits.masked_streams import PROJECTIONS, Base, fewest_logits, last_logits, repeated
 from mechanome.circuits.phases import Phase
 from mechanome.circuits.reading import Reader
 from mechanome.circuits.wiring import Reads, Writes
@@ -82,7 +82,7 @@ class _State:
         wiring = self.base.wiring
         counts = [before[-1] for before in self.live.before]
         shape = sum(counts), self.base.n_tokens, self.base.d_model
-        every = torch.empty(shape, dtype=wiring.dtype, device=self.base.sample.clean[0].device)
+        every = torch.zeros(shape, dtype=wiring.dtype, device=self.base.sample.clean[0].device)
         self.changes = list(every.split(counts))
 
     # Sources -------------------------------------------------------------------------------------------------
@@ -141,15 +141,24 @@ class _State:
                 torch.mm(mask[:, a:b].to(into), self.changes[circuit][a:b].flatten(1), out=into)
         return found
 
-    def _read(self, phase: Phase, reads: Reads, running: Sequence[int]) -> Tensor:
-        """What a group of targets reads in some circuits, `[circuit * batch, pos, ...]`."""
+    def _plain(self, phase: Phase, reads: Reads, running: Sequence[int]) -> Tensor:
+        """What a single target without a projection of its own reads in some circuits, `[circuit, token, d_model]`."""
+        slots, change = self._streams(phase)
+        base = self.base.flat(reads.site)
+        found = base.expand(len(running), *base.shape).clone()
+        target = phase.own(reads).start
+        having = [i for i, c in enumerate(running) if (c, target) in slots.of]
+        if change is not None and having:
+            streams = change[[slots.of[running[i], target] for i in having]]
+            found[having] = Reader.of(self.base, reads).plain(streams)
+        return found
+
+    def _projected(self, phase: Phase, reads: Reads, running: Sequence[int]) -> Tensor:
+        """What a group of targets with projections reads in some circuits, `[circuit * batch, pos, unit, width]`."""
         slots, change = self._streams(phase)
         reader, own = Reader.of(self.base, reads), phase.own(reads)
-        whole = self.base.values[reads.site]
-        whole = whole.expand(len(running), *whole.shape).clone()
-        if change is None:
-            return whole.flatten(0, 1)
-        batch, pos = self.base.sample.keep.nonzero(as_tuple=True)
+        base = self.base.flat(reads.site)
+        found = base.expand(len(running), *base.shape).clone()
         place_of = {c: i for i, c in enumerate(running)}
         members: dict[int, tuple[list[int], list[int]]] = {}
         for (circuit, target), slot in slots.of.items():
@@ -158,22 +167,19 @@ class _State:
                 rows.append(place_of[circuit])
                 streams.append(slot)
         for unit, (rows, streams) in members.items():
+            assert change is not None
             x = change[streams]
-            if reads.weight is None:
-                new = reader.plain(x)
-            else:
-                x = x if reader.stream is None else x + reader.stream
-                scale = None if reader.stream is None else reader.scale(x)
-                new = reader.projected(x, scale, unit) + reader.constant[:, unit]
-            at = torch.tensor(rows, device=whole.device)[:, None]
-            (whole if reads.weight is None else whole.select(-2, unit))[at, batch, pos] = new.to(whole)
-        return whole.flatten(0, 1)
+            x = x if reader.stream is None else x + reader.stream
+            scale = None if reader.stream is None else reader.scale(x)
+            found[rows, :, unit] = reader.projected(x, scale, unit) + reader.constant[:, unit]
+        return self.base.scatter(reads.site, found)
 
     def logits(self, reads: Reads) -> Callable[[Tensor, Call], Tensor]:
         """The operation where the logits read."""
 
         def put(x: Tensor, call: Call) -> Tensor:
-            return self._read(self.base.phases[-1], reads, range(len(self.live.edges))).to(x)
+            new = self._plain(self.base.phases[-1], reads, range(len(self.live.edges)))
+            return self.base.scatter(reads.site, new).to(x)
 
         return put
 
@@ -182,23 +188,24 @@ class _State:
     def block(self, layer: int) -> Callable[..., Any]:
         """What runs in place of a block: those of its parts that are live, each for the circuits that need it."""
         wiring = self.base.wiring
-        inside = [p for p in self.base.phases if any(reads.group.layer == layer for reads in p.reads)]
+        inside = {
+            reads.group.kind: (p, reads) for p in self.base.phases for reads in p.reads if reads.group.layer == layer
+        }
         parts = [writes for writes in wiring.writes[1:] if writes.group.layer == layer]
 
         def replacement(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             for writes in parts:
                 running = self.live.circuits(writes.group)
-                if running:
-                    kinds = ("mlp_in",) if writes.group.kind == "mlp" else ("q", "k", "v")
-                    reads = [(p, r) for p in inside for r in p.reads if r.group.kind in kinds]
-                    self._run(layer, original, args, kwargs, writes, reads, running)
-            like = self.base.blocks[layer].output
-            given = args[0] if args else kwargs["hidden_states"]
-            return replaced(like if isinstance(like, Tensor) else copy.copy(like), given)
+                if running and writes.group.kind == "mlp":
+                    self._mlp(layer, original, writes, *inside["mlp_in"], running)
+                elif running:
+                    reads = [inside[kind] for kind in ("q", "k", "v")]
+                    self._attention(layer, original, args, kwargs, writes, reads, running)
+            return _like(self.base.seen["block", layer].output, args[0] if args else kwargs["hidden_states"])
 
         return replacement
 
-    def _run(
+    def _attention(
         self,
         layer: int,
         original: Callable[..., Any],
@@ -208,46 +215,95 @@ class _State:
         reads: Sequence[tuple[Phase, Reads]],
         running: Sequence[int],
     ) -> None:
-        """Run a block until a group of its sources has written, on the rows of some circuits."""
-        model = self.base.wiring.model
-        plan = Plan(call=Call(rows=len(running) * self.base.sample.batch.rows))
+        """Run a block until its heads have spoken, on the rows of some circuits."""
+        rows = len(running) * self.base.sample.batch.rows
+        plan = Plan(call=Call(rows=rows))
         for phase, each in reads:
-            value = self._read(phase, each, running)
-            place(plan, model.tap(each.site), _Put(value), each.site.tower)
+            self._place(plan, each, _Put(self._projected(phase, each, running)))
+        self._leave_out(plan, layer, PROJECTIONS, rows)
+        alone = self.base.seen["block", layer]
+        some = _Rows(running, len(self.live.edges), self.base.sample.batch.rows)
+        seen = self._until(plan, writes, original, some.of(args, alone.args), some.of(kwargs, alone.kwargs))
+        self._write(writes, running, seen)
+
+    def _mlp(
+        self,
+        layer: int,
+        original: Callable[..., Any],
+        writes: Writes,
+        phase: Phase,
+        reads: Reads,
+        running: Sequence[int],
+    ) -> None:
+        """Run a block's MLP on the tokens at which it matters; it treats each alone, so they are one row."""
+        late = self.live.late[running, writes.group.first] & (not self.base.pooled)
+        every = torch.arange(self.base.n_tokens, device=self.base.last.device)
+        tokens = [self.base.last if alone else every for alone in late.tolist()]
+        x = self._plain(phase, reads, running)
+        given = torch.cat([own[at] for own, at in zip(x, tokens)])[None]
+        plan = Plan(call=Call(rows=1))
+        self._place(plan, reads, _Put(given))
+        self._leave_out(plan, layer, ("attention",), 1, given.shape[1])
+        dummy = given.to(self.base.wiring.model.dtype)
+        args, kwargs, _ = self.base.seen["block", layer]  # for attention, which is left out
+        with_dummy = ((dummy, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": dummy})
+        seen = self._until(plan, writes, original, *with_dummy)[0]
+        patched = self.base.patched[self.base.wiring.writes.index(writes)][:, 0]
+        for c, at, value in zip(running, tokens, seen.split([len(at) for at in tokens])):
+            self.changes[c][self.live.before[c][writes.group.first], at] = value.to(patched) - patched[at]
+
+    def _place(self, plan: Plan, at: Reads | Writes, operation: Any) -> None:
+        place(plan, self.base.wiring.model.tap(at.site), operation, at.site.tower)
+
+    def _until(
+        self, plan: Plan, writes: Writes, original: Callable[..., Any], args: Any, kwargs: dict[str, Any]
+    ) -> Tensor:
+        """Run a block until a group of its sources has written, and return what that is."""
         seen: list[Tensor] = []
 
         def stop(x: Tensor, call: Call) -> None:
             seen.append(x)
             raise _Enough
 
-        place(plan, model.tap(writes.site), stop, writes.site.tower)
-        if writes.group.kind == "mlp" and layer in self.base.attention:
-            self._leave_out(plan, layer)
-        some = _Rows(running, len(self.live.edges), self.base.sample.batch.rows)
-        alone = self.base.blocks[layer]
-        taken = some.of(args, alone.args), some.of(kwargs, alone.kwargs)
+        self._place(plan, writes, stop)
         try:
             with activate(plan):
-                original(*taken[0], **taken[1])
+                original(*args, **kwargs)
         except _Enough:
-            self._write(writes, running, seen[0])
+            pass
+        return seen[0]
 
-    def _leave_out(self, plan: Plan, layer: int) -> None:
-        """Let the attention of a block return nothing: what its MLP reads is known."""
-        module: nn.Module = (
-            self.base.wiring.model.architecture.tower(self.base.wiring.graph.tower)
-            .blocks[layer]
-            .roles["attention"]
-            .module
-        )
-        like = self.base.attention[layer].output
-        value = hidden(like)
-        assert value is not None
-        nothing = value.new_zeros(plan.call.rows, *value.shape[1:])
-        install(module)
-        plan.blocks[module] = lambda original, args, kwargs: replaced(
-            like if isinstance(like, Tensor) else copy.copy(like), nothing
-        )
+    def _leave_out(self, plan: Plan, layer: int, roles: Sequence[str], rows: int, width: int | None = None) -> None:
+        """Let parts of a block return nothing: what reads them reads something else.
+
+        Args:
+            plan: of the run. layer, roles: the parts. rows, width: of what they return; None as it was.
+        """
+        block = self.base.wiring.model.architecture.tower(self.base.wiring.graph.tower).blocks[layer]
+        for role in roles:
+            if role not in block.roles:
+                continue
+            output = self.base.seen[role, layer].output
+            value = hidden(output)
+            assert value is not None
+            nothing = value.new_zeros(rows, value.shape[1] if width is None else width, *value.shape[2:])
+            plan.blocks[block.roles[role].module] = _Nothing(output, nothing)
+
+
+@dataclass(frozen=True)
+class _Nothing:
+    """In place of a module's forward."""
+
+    like: Any
+    value: Tensor
+
+    def __call__(self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return _like(self.like, self.value)
+
+
+def _like(output: Any, value: Tensor) -> Any:
+    """A tensor in the structure that a module returned."""
+    return replaced(output if isinstance(output, Tensor) else copy.copy(output), value)
 
 
 @dataclass(frozen=True)
