@@ -187,6 +187,7 @@ def test_nothing_is_left_where_nothing_was_done(model: str, tmp_path: Path, monk
 
 BAD = {
     "not JSON": ('{"prompt": "a"}\n{"prompt"', "line 2", "not JSON"),
+    "deep": ('{"prompt": ' + "[" * 100_000, "line 1", "not JSON"),
     "no object": ('\n["a"]', "line 2", "not an object"),
     "no prompt": ('{"id": "a"}', "line 1", "it has no prompt"),
     "number": ('{"prompt": 3}', "line 1", "neither a text nor a list"),

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from mechanome.core.errors import BadInput, CorruptFile, UnknownName, nearest
 from mechanome.core.files import atomic_write, existing
-from mechanome.core.formats import append_jsonl, plain, read_jsonl, write_json
+from mechanome.core.formats import append_jsonl, plain, read_json, read_jsonl, write_json
 from mechanome.core.progress import notice
 from mechanome.core.versions import machine, versions
 
@@ -123,16 +123,32 @@ class RunFolder:
             seed: given to the verb again as ``arguments["seed"]`` when replayed; None for a verb without one.
 
         Raises:
-            NotFinite, BadInput: an argument cannot be written; nothing is made.
+            NotFinite, BadInput: an argument cannot be written, or the folder cannot be made; nothing is made.
         """
         config = RunConfig(verb=verb, seed=seed, arguments=plain(arguments, "arguments"), versions=versions())
         stamp = datetime.now().astimezone()
         path = Path(base) / f"{stamp:%Y-%m-%d-%H%M%S}-{verb.replace(' ', '-')}-{secrets.token_hex(3)}"
-        path.mkdir(parents=True)
+        try:
+            path.mkdir(parents=True)
+        except (OSError, ValueError) as error:
+            raise BadInput(str(base), f"no run folder can be made there ({error})", "choose another folder") from error
         config.write(path / "config.yaml")
         run = cls(path, config, stamp.isoformat(timespec="seconds"))
         run._record(status="running")
         return run
+
+    @classmethod
+    def reopen(cls, path: Path, config: RunConfig) -> RunFolder:
+        """A folder that was made before.
+
+        Raises:
+            BadInput: it has no ``run.json``.
+            CorruptFile: that is damaged.
+        """
+        outcome = read_json(path / "run.json")
+        if not isinstance(outcome, dict) or not isinstance(outcome.get("started"), str):
+            raise CorruptFile(str(path / "run.json"), "not what a run leaves behind", "restore it, or start a new run")
+        return cls(path, config, outcome["started"])
 
     @property
     def report(self) -> Path:
@@ -144,9 +160,16 @@ class RunFolder:
         append_jsonl(self.path / "metrics.jsonl", {"step": step, **metrics})
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The logged rows; where a resumed fit reported a step again, the later row stands."""
+        """The logged rows; where a resumed fit reported a step again, the later row stands.
+
+        Raises:
+            CorruptFile: damaged, or a row without its step.
+        """
         file = self.path / "metrics.jsonl"
-        rows = read_jsonl(file) if file.exists() else ()
+        rows = list(read_jsonl(file)) if file.exists() else []
+        for n, row in enumerate(rows, 1):
+            if not isinstance(row.get("step"), int):
+                raise CorruptFile(f"{file}, row {n}", "it has no step", "restore it, or start a new run")
         return list({row["step"]: row for row in rows}.values())
 
     def write_report(self, html: str) -> Path:

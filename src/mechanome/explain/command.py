@@ -7,6 +7,7 @@ same result. A run of one prompt leaves nothing unless it is done.
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,17 +18,19 @@ from typing import Any
 from mechanome.core import (
     BadInput,
     Bar,
+    CorruptFile,
     RunConfig,
     RunFolder,
     atomic_write,
+    lock,
     notice,
-    read_json,
     verb,
     versions,
     write_json,
 )
 from mechanome.engine import load
 from mechanome.explain.comparison import ModelComparison, again
+from mechanome.explain.done import ASKED, WEIGHTS, check_weights, done, stamp, weights
 from mechanome.explain.explanation import Explanation
 from mechanome.explain.fixed import settled
 from mechanome.explain.items import Item, items
@@ -35,7 +38,9 @@ from mechanome.explain.many import Explanations, Settings, Settle, as_it_is, res
 from mechanome.explain.outcome import Found, Outcome
 from mechanome.explain.pipeline import DEFAULT_MODEL, explain
 from mechanome.explain.prompts import Asked
-from mechanome.explain.result import Result
+
+CONFIG = "config.yaml"
+"""What a run folder was asked to do."""
 
 
 def run(
@@ -121,10 +126,12 @@ def resume(
         quiet: no progress.
 
     Raises:
-        BadInput: no such folder, of a run that cannot be resumed, or of other prompts.
+        BadInput: no such folder, of a run that cannot be resumed, of other prompts, or at work in another process; or
+            its configuration or model was changed since.
+        CorruptFile: a damaged folder.
     """
     path = Path(folder)
-    config = RunConfig.read(path / "config.yaml")
+    config = RunConfig.read(path / CONFIG)
     if config.verb not in WORK:
         raise BadInput(str(path), f"it is a run of {config.verb!r}", f"resume a run of {' or '.join(WORK)}")
     if prompts is not None and _records(prompts, chat) != config.arguments.get("prompts"):
@@ -132,11 +139,12 @@ def resume(
     for name in ("mechanome", "torch", "transformers"):
         if config.versions.get(name) != versions().get(name):
             notice(f"this run was started with {name} {config.versions.get(name)}: its numbers may differ in part")
-    for left in path.rglob(".*.tmp"):  # what a killed process was writing
-        left.unlink()
-    run = RunFolder(path, config, read_json(path / "run.json")["started"])
-    with _said_how_to_resume(run), run:
-        return _work(run, quiet)
+    run = RunFolder.reopen(path, config)
+    with _alone(run):
+        for left in path.rglob(".*.tmp"):  # what a killed process was writing
+            left.unlink()
+        with _said_how_to_resume(run), run:
+            return _work(run, quiet)
 
 
 def _records(prompts: Path | Sequence[Any], chat: bool) -> list[dict[str, Any]]:
@@ -147,10 +155,10 @@ def _records(prompts: Path | Sequence[Any], chat: bool) -> list[dict[str, Any]]:
 def _start(name: str, arguments: Mapping[str, Any], seed: int, out: str | Path, quiet: bool) -> Outcome:
     """A new folder, and the work in it; if nothing is done, nothing is left."""
     base = Path(out)
-    first = not base.exists()
+    first = not os.path.exists(base)  # noqa: PTH110 - false, too, for a name that no folder can have
     run = RunFolder.create(name, {**arguments, "out": str(out)}, base=base, seed=seed)
     try:
-        with _said_how_to_resume(run), run:
+        with _alone(run), _said_how_to_resume(run), run:
             return _work(run, quiet)
     except BaseException:
         if not run.metrics():
@@ -158,6 +166,17 @@ def _start(name: str, arguments: Mapping[str, Any], seed: int, out: str | Path, 
             if first and not any(base.iterdir()):
                 base.rmdir()
         raise
+
+
+@contextmanager
+def _alone(run: RunFolder) -> Iterator[None]:
+    """No other process may work in the folder meanwhile; its configuration is the lock, for it is never replaced.
+
+    Raises:
+        BadInput: another process does.
+    """
+    with lock(run.path / CONFIG, timeout=0):
+        yield
 
 
 @contextmanager
@@ -172,6 +191,10 @@ def _said_how_to_resume(run: RunFolder) -> Iterator[None]:
 
 
 def _work(run: RunFolder, quiet: bool) -> Outcome:
+    odd = ARGUMENTS[run.config.verb] ^ set(run.config.arguments)
+    if odd:
+        why = f"arguments that are missing or unknown: {', '.join(map(repr, sorted(odd)))}"
+        raise CorruptFile(f"a run of {run.config.verb}", why, "restore its config.yaml, or start a new run")
     found = WORK[run.config.verb](run, quiet)
     outcome = Outcome(found, run.path)
     write_json(run.path / outcome.file, outcome.record)
@@ -212,8 +235,10 @@ def _measured(
             word on each result.
     """
     seed = run.config.seed or 0
-    rows = {row["step"] - first: row for row in run.metrics()}
-    known = {item.id: Result.from_record(item, rows[n]) for n, item in enumerate(asked) if n in rows}
+    settings = Settings(run.config.arguments["counterfactuals"], seed, run.config.arguments["budget"])
+    settings.check(model)
+    before = done(run, asked, model, settings, first)
+    known = {id: result for id, (result, _) in before.items()}
     steps = {item.id: n for n, item in enumerate(asked)}
 
     def keep(item: Item, found: Explanation) -> str:
@@ -225,11 +250,14 @@ def _measured(
         return page
 
     todo = [item for item in asked if item.id not in known]
+    if todo:
+        opened = load(model)
+        check_weights(run, (made_with for _, made_with in before.values()), opened)
     with Bar(f"explaining with {model}", len(asked), quiet) as bar:
         bar.skip(len(known))
-        settings = Settings(run.config.arguments["counterfactuals"], seed, run.config.arguments["budget"])
-        for result in results(todo, load(model), settings, bar, keep, settle) if todo else ():
-            run.log(first + steps[result.item.id], result.record())
+        for result in results(todo, opened, settings, bar, keep, settle) if todo else ():
+            row = {**result.record(), ASKED: stamp(result.item, model, settings), WEIGHTS: weights(opened)}
+            run.log(first + steps[result.item.id], row)
             known[result.item.id] = result
     return Explanations(tuple(known[item.id] for item in asked), model, seed)
 
@@ -240,6 +268,13 @@ WORK: dict[str, Callable[[RunFolder, bool], Found]] = {
     "explain-against": _explain_against,
 }
 """Every verb: what it does in its run folder."""
+_ALL = {"model", "counterfactuals", "budget", "out"}
+ARGUMENTS: dict[str, set[str]] = {
+    "explain": {*_ALL, "prompt", "answer", "foil", "counterfactual"},
+    "explain-many": {*_ALL, "prompts"},
+    "explain-against": {*_ALL, "prompts", "against"},
+}
+"""What the configuration of each holds."""
 
 
 def _again(name: str, arguments: Mapping[str, Any]) -> Outcome:

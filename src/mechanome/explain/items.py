@@ -99,7 +99,7 @@ def _file(path: Path) -> list[tuple[str, Any]]:
 def _json(place: str, line: str) -> Any:
     try:
         value = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadInput(place, f"not JSON ({error})", 'write {"prompt": "..."}') from error
     if not isinstance(value, dict):
         raise BadInput(place, f"a {type(value).__name__}, not an object", 'write {"prompt": "..."}')

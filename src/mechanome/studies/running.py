@@ -6,6 +6,7 @@ The same command after a kill finds the unfinished folder of the same plan and g
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping
@@ -100,7 +101,7 @@ def run(
     if record and (why := plan.why_not_recorded):
         raise BadInput(f"recording {plan.study.name}", *why)
     base = Path(out)
-    new = not base.exists()
+    new = not os.path.exists(base)  # noqa: PTH110 - false, too, for a name that no folder can have
     with ExitStack() as held:
         folder, parts = _opened(plan, base, held)
         start = time.monotonic(), time.process_time()
@@ -169,7 +170,7 @@ def _opened(plan: Plan[Any], base: Path, held: ExitStack) -> tuple[RunFolder, Pa
             continue  # another process is at work there
         store = PartStore(path / "parts", code_hash())
         notice(f"continuing {path}: {len(store)} finished parts")
-        return RunFolder(path, wanted, read_json(path / "run.json")["started"]), store
+        return RunFolder.reopen(path, wanted), store
     folder = RunFolder.create(VERB, arguments, base=base)
     held.enter_context(lock(folder.path / ".lock"))
     return folder, PartStore(folder.path / "parts", code_hash())
@@ -181,7 +182,7 @@ def _unfinished(base: Path, wanted: RunConfig) -> Iterator[Path]:
         try:
             ended = read_json(path / "run.json")["status"]
             same = RunConfig.read(path / "config.yaml") == wanted
-        except (MechanomeError, KeyError):
+        except (MechanomeError, KeyError, TypeError):
             continue  # not a run's folder, or one that was killed while it was made
         if same and ended != "done":
             yield path
