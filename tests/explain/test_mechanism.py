@@ -10,7 +10,7 @@ import torch
 
 import families
 import mechanome as mn
-from mechanome.core import BadInput, bootstrap
+from mechanome.core import BadInput, NotFinite, TooFewRows, bootstrap
 from mechanome.explain import Explanation, Grid, components, counterfactual, effects, pair, verification
 from mechanome.explain.counterfactual import log_odds, swaps
 from mechanome.explain.hiding import hide
@@ -116,6 +116,37 @@ def test_named_parts_leave_as_many_to_compare_with(found: Explanation) -> None:
     assert all(len(set(group)) == 3 and not set(group) & set(named) for group in drawn)
     assert drawn == verification._random_sets(sites, named, 30, seed=0)
     assert drawn != verification._random_sets(sites, named, 30, seed=1)
+
+
+def test_echoes_are_not_others_to_compare_with(found: Explanation) -> None:
+    grids = [
+        Grid("z", "head", (0, 1), torch.linspace(0.3, 1, 8).reshape(2, 4), "wavefront"),
+        Grid("mlp_out", "layer", (0, 1), torch.ones(2, 1), "wavefront"),
+    ]
+    sites = components.every_site(grids)
+    echoes = [sites[0], sites[1], sites[2], mn.Site("mlp_out", 0)]
+    order = [site for site in sites if site not in echoes]
+    named = components._named(order, dict.fromkeys(sites, 1.0), grids, echoes)
+    assert len(named) == 2, "of five heads; the only MLP that is no echo has nothing to be compared with"
+    others = [site for site in sites if site not in echoes]
+    assert verification._random_sets(others, named, 5, seed=0)
+
+
+def test_a_model_without_parts_to_compare_is_refused() -> None:
+    model = mn.load(tiny.build({(0, 0): 2.0}, layers=1, heads=1), tokenizer=tiny.tokenizer(), check="off")
+    with pytest.raises(TooFewRows, match="others of its kind"):
+        mn.explain(tiny.SENTENCE, model, answer=" rug", foil=" hat", counterfactual="the dog ran on hat", quiet=True)
+
+
+@pytest.mark.parametrize("given", [None, "the dog sat on the"])
+def test_a_broken_model_is_no_lack_of_counterfactuals(given: str | None) -> None:
+    module = tiny.build({(1, 3): 2.0})
+    with torch.no_grad():
+        module.model.layers[1].mlp.up_proj.weight[0, 0] = float("nan")
+    with pytest.raises(NotFinite, match="check the weights"):
+        mn.explain(
+            tiny.SENTENCE, mn.load(module, tokenizer=tiny.tokenizer(), check="off"), counterfactual=given, quiet=True
+        )
 
 
 def test_a_list_that_was_cut_says_so(found: Explanation, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from mechanome.core import TooFewRows
 from mechanome.engine import Site
 from mechanome.explain.effects import TOKENS, Grid
 from mechanome.explain.pair import Pair
@@ -146,7 +147,7 @@ def ranking(pair: Pair, grids: Sequence[Grid]) -> Ranking:
     strength = {site: (restored[site] + broken[site]) / 2 for site in candidates}
     echoes = [s for s in candidates if s.layer == 0 and min(restored[s], broken[s]) >= ECHO]
     order = sorted((s for s in candidates if s not in echoes), key=lambda site: -strength[site])
-    named = _named(order, strength, grids)
+    named = _named(order, strength, grids, echoes)
     cut = sum(strength[site] >= LEAST for site in order if site not in named)
     return Ranking(restored, broken, tuple(echoes), tuple(named), cut)
 
@@ -157,7 +158,13 @@ def components(pair: Pair, ranked: Ranking) -> tuple[Component, ...]:
     Args:
         pair: both runs, holding every part.
         ranked: which parts, with their effects.
+
+    Raises:
+        TooFewRows: none is named, for no part has others of its kind.
     """
+    if not ranked.named:
+        why = "none has enough others of its kind to compare it with"
+        raise TooFewRows(f"the parts of {pair.model.name}", why, "explain a model with more layers or heads")
     listed = [*ranked.echoes, *ranked.named]
     places = _places(pair, listed)
     rows = _attention(pair, [(site, places[site][0]) for site in listed if site.head is not None])
@@ -171,9 +178,15 @@ def _site(grid: Grid, row: int, column: int) -> Site:
     return Site(grid.point, grid.layers[row], head=column if grid.axis == "head" else None)
 
 
-def _named(order: Sequence[Site], strength: dict[Site, float], grids: Sequence[Grid]) -> list[Site]:
-    """The first of `order`, less than half of each kind, so that as many others are left to compare with."""
-    room = {grid.point: max(1, (grid.shares.numel() - 1) // 2) for grid in grids}
+def _named(
+    order: Sequence[Site], strength: dict[Site, float], grids: Sequence[Grid], echoes: Sequence[Site] = ()
+) -> list[Site]:
+    """The first of `order`, less than half of each kind, so that as many others are left to compare with.
+
+    Echoes are no such others. The only other part of its kind is not named: there is nothing to compare it with.
+    """
+    free = {grid.point: grid.shares.numel() - sum(site.point == grid.point for site in echoes) for grid in grids}
+    room = {point: max(int(n > 1), (n - 1) // 2) for point, n in free.items()}
     chosen: list[Site] = []
     for site in order:
         if room[site.point] and len(chosen) < TOP and (strength[site] >= LEAST or not chosen):

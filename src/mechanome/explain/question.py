@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from mechanome.core import BadInput, NotServed, ShapeMismatch
+from mechanome.core import BadInput, NotFinite, NotServed, ShapeMismatch
 from mechanome.engine import Batch, LogitDiff, Model
 from mechanome.explain.answers import Continuation, Score, Scores, fork, parting, read, whole_scores
 from mechanome.explain.choices import all_logits, choose_answer, choose_foil, next_logits
@@ -173,11 +173,14 @@ def ask(
         BadInput: an empty or too long prompt, an answer or foil that cannot be used, a counterfactual that is the
             prompt or that does not change the answer, or none that could be made.
         ShapeMismatch: a counterfactual of another token length.
+        NotFinite: a model whose predictions are no numbers.
     """
     _check_model(model)
     own = Prompt.of(model, prompt)
     given = None if counterfactual is None else _given(model, own, counterfactual)
     last = next_logits(model, own.batch)
+    if bool(last.isnan().any()) or float(last.max()) == float("inf"):  # minus infinity is a token that is ruled out
+        raise NotFinite(f"the logits of {model.name}", "some are NaN or infinite", "use float32, or check the weights")
     choices: list[str] = []
     rival = None if foil is None else read(model, "foil", own, foil, last, choices)
     subject = Subject(own, choose_answer(model, own, answer, rival, last, choices), rival)
