@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -225,14 +226,22 @@ def test_sites_without_a_translator_are_refused_and_equal_streams_share_one(mode
         ({"start": "zero"}, BadInput), ({"steps": -1}, BadInput), ({"warmup": 0}, BadInput),
         ({"held_out": 0.0}, BadInput), ({"held_out": 1}, BadInput), ({"tokens": 1.5}, BadInput),
         ({"context": 1}, BadInput), ({"context": 200}, BadInput), ({"budget": 100}, BudgetTooSmall),
+        ({"context": "x"}, BadInput), ({"steps": None}, BadInput), ({"steps": True}, BadInput), ({"lr": 0}, BadInput),
+        ({"lr": "x"}, BadInput), ({"held_out": "x"}, BadInput), ({"every": 0}, BadInput), ({"seed": -1}, BadInput),
+        ({"seed": 2**70}, BadInput),
     ],
-    ids=lambda value: next(iter(value)) if isinstance(value, dict) else value.__name__,
+    ids=lambda value: "-".join(map(str, *value.items())) if isinstance(value, dict) else value.__name__,
 )  # fmt: skip
 def test_requests_that_make_no_sense_are_refused(
     model: mn.Model, wrong: dict[str, Any], error: type[Exception]
 ) -> None:
     with pytest.raises(error):
         fit_tuned_lens(model, TEXT, **{**QUICK, **wrong})
+
+
+def test_a_seed_of_numpy_is_the_same_seed(model: mn.Model) -> None:
+    one, other = (fit_tuned_lens(model, TEXT, **{**QUICK, "seed": seed}) for seed in (3, np.int64(3)))
+    assert all(torch.equal(one.translators[s].bias, other.translators[s].bias) for s in one.translators)
 
 
 def test_too_little_text_is_refused(model: mn.Model) -> None:

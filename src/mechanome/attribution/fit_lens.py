@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
+from numbers import Real
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,6 +32,7 @@ Start = Literal["regression", "identity"]
 _WINDOWS_A_STEP = 4
 _WINDOWS_MEASURED = 32
 _LEAST_WINDOWS = 10
+_TOO_LARGE = 2**63  # for the generators of torch
 
 
 def fit_tuned_lens(
@@ -86,8 +88,12 @@ def fit_tuned_lens(
         BudgetTooSmall: sums that do not fit. NotFinite: the fit diverged.
     """
     opened_model(model)
-    counts = {"warmup": warmup, "tokens": tokens, "context": context - 1, "measured": measured, "steps": steps + 1}
-    _check(counts | ({} if rank is None else {"rank": rank}), start, held_out)
+    counts = {"warmup": warmup, "tokens": tokens, "measured": measured, "every": every}
+    _check(counts | ({} if rank is None else {"rank": rank}), 1)
+    _check({"context": context}, 2)
+    _check({"steps": steps, "seed": seed}, 0)
+    seed = int(seed)  # the generators of torch take no other whole number
+    _check_shares(start, held_out, lr)
     readout, sites = Readout.of(model), _sites(model, layers)
     last = Site("resid_post", model.n_layers - 1)
     if rank is not None and rank > readout.width:
@@ -159,14 +165,20 @@ class _State:
             self.descent = Descent.of(state["descent"], self.device)
 
 
-def _check(counts: Mapping[str, Any], start: str, held_out: float) -> None:
+def _check(counts: Mapping[str, Any], least: int) -> None:
     for what, value in counts.items():
         found = whole(value)
-        if found is None or found < 1:
-            raise BadInput(f"{what} of a tuned lens", f"{value!r} is too small or no whole number", "give a larger one")
+        if found is None or not least <= found < _TOO_LARGE:
+            why = f"{value!r} is no whole number from {least} on, or too large"
+            raise BadInput(f"{what} of a tuned lens", why, "give another one")
+
+
+def _check_shares(start: str, held_out: float, lr: float) -> None:
     one_of("start", start, ("regression", "identity"))
-    if not 0 < held_out < 1:
-        raise BadInput(f"held_out={held_out!r}", "it is a share of the text", "give one between 0 and 1, such as 0.1")
+    for what, value, most, example in (("held_out", held_out, 1.0, 0.1), ("lr", lr, float("inf"), 1e-4)):
+        if isinstance(value, bool) or not isinstance(value, Real) or not 0 < value < most:
+            why = f"it is a number above 0 and below {most:g}"
+            raise BadInput(f"{what}={value!r}", why, f"give one such as {example:g}")
 
 
 def _sites(model: Model, layers: int | Iterable[int] | None) -> list[Site]:
