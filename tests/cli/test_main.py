@@ -140,6 +140,16 @@ def test_the_unexpected_is_code_1_with_a_hint(out: Path, monkeypatch: pytest.Mon
     assert not out.exists()
 
 
+def test_what_the_system_refuses_is_no_mistake_of_ours(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device", "runs")
+
+    monkeypatch.setattr(command, "run", full)
+    done = call("explain", "a prompt")
+    assert done.exit_code == 1 and "No space left on device" in done.stderr
+    assert "free space" in done.stderr and "unexpected" not in done.stderr
+
+
 def test_interrupted_is_code_130_and_leaves_nothing(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt

@@ -61,6 +61,9 @@ def _explained(error: Exception) -> int:
     code = error.exit_code if isinstance(error, MechanomeError) else 1
     if isinstance(error, MechanomeError):
         say("error", str(error))
+    elif isinstance(error, OSError) and error.errno:  # the system refused: a full disk, a folder without permission
+        say("error", str(error))
+        say("hint", "check the path, its permissions and the free space")
     else:
         say("unexpected error", f"{type(error).__name__}: {error}")
         say("hint", "`mechanome --debug ...` shows the traceback; please report it with the command you typed")
