@@ -40,6 +40,25 @@ def test_smoke_and_pilot_runs_are_never_judged(tier: str, seeds: Any, tmp_path: 
     assert found.findings[0].effect == pytest.approx(1, abs=0.2)
 
 
+@pytest.mark.parametrize("seeds", [True, "two", ["x"], [0, 0], [True], [], 1.5, 0, [[0]]])
+def test_seeds_that_are_none_of_the_studys_are_refused(seeds: Any) -> None:
+    with pytest.raises(BadInput, match="seeds"):
+        resolve(known.study(), seeds=seeds)
+
+
+def test_plans_of_wrong_types_are_refused() -> None:
+    wrong: Any
+    for wrong in (5, ["reader"], "reader"):
+        with pytest.raises(BadInput, match="give a mapping"):
+            resolve(known.study(), models=wrong)
+        with pytest.raises(BadInput, match="give a mapping"):
+            resolve(known.study(), settings=wrong)
+        with pytest.raises(UnknownName):
+            resolve(known.study(), settings={wrong if isinstance(wrong, int) else "no": 1})
+        with pytest.raises(BadInput, match="a study of type"):
+            resolve(wrong)
+
+
 def test_a_plan_fills_in_what_was_not_chosen() -> None:
     study = known.study()
     assert resolve(study).seeds == (0, 1, 2) and resolve(study, "full").seeds == (0, 1, 2, 3)

@@ -86,7 +86,7 @@ def nearest(name: str, valid: Iterable[str], n: int = 3) -> str:
         ``"did you mean 'a', 'b'?"`` or, where nothing is close, the first valid names.
     """
     names = sorted(set(valid))
-    close = difflib.get_close_matches(name, names, n=n, cutoff=0.5)
+    close = difflib.get_close_matches(str(name), names, n=n, cutoff=0.5)
     if close:
         return "did you mean " + ", ".join(repr(c) for c in close) + "?"
     shown = ", ".join(names[:8])

@@ -84,8 +84,14 @@ def resolve(
 
     Raises:
         UnknownName: no such tier, role or setting.
-        BadInput: seeds that the study does not have.
+        BadInput: no study, seeds that it does not have, models or settings without names.
     """
+    if not isinstance(study, Study):
+        raise BadInput(f"a study of type {type(study).__name__}", "it is none", "give a name of STUDIES, or a Study")
+    for what, chosen_for in (("models", models), ("settings", settings)):
+        if not isinstance(chosen_for, Mapping | None):
+            given = type(chosen_for).__name__
+            raise BadInput(f"{what} of type {given}", "each has a name", f"give a mapping, such as {what}={{...}}")
     if tier not in TIERS:
         raise UnknownName(f"tier '{tier}'", "there is no such tier", nearest(tier, TIERS))
     scale = study.scales[tier]
@@ -99,14 +105,17 @@ def _seeds(study: Study[S], scale: Scale[S], wanted: Seeds, tier: str) -> tuple[
     pool = study.pilot if tier == "smoke" else study.seeds
     if wanted is None:
         return pool[: scale.seeds]
-    if isinstance(wanted, int):
+    fixed = (*study.seeds, *study.pilot)
+    why, fix = f"{study.name} has {list(fixed)}", "name some of these, each once, or say how many"
+    if isinstance(wanted, int) and not isinstance(wanted, bool):
         if not 0 < wanted <= len(pool):
             raise BadInput(f"{wanted} seeds", f"{study.name} has {len(pool)}", f"use 1 to {len(pool)}")
         return pool[:wanted]
-    given = tuple(int(seed) for seed in wanted)
-    fixed = (*study.seeds, *study.pilot)
-    if not given or not set(given) <= set(fixed):
-        raise BadInput(f"seeds {list(given)}", f"{study.name} has {list(fixed)}", "name some of these")
+    if isinstance(wanted, str | bytes) or not isinstance(wanted, Sequence):
+        raise BadInput(f"seeds {wanted!r}", why, fix)
+    given = tuple(int(seed) for seed in wanted if seed in fixed and not isinstance(seed, bool))
+    if not given or len(set(given)) != len(wanted):
+        raise BadInput(f"seeds {list(wanted)}", why, fix)
     return given
 
 
