@@ -149,7 +149,7 @@ def test_noise_is_as_alike_as_chance_says() -> None:
     """Fresh samples of effects without a mean choose unrelated sets; bootstraps share what these inputs have."""
     x = drawn(60, 200, seed=2)
     for size in (10, 60):
-        found = bootstrap_circuits(x, None, size, draw="fresh", samples=1000).jaccard().mean()
+        found = bootstrap_circuits(x, 30, size, draw="fresh", samples=1000).jaccard().mean()
         assert float(found) == pytest.approx(chance_level(size, 200), abs=0.02)
         assert float(bootstrap_circuits(x, None, size).jaccard().mean()) > 1.5 * float(found)
 
@@ -193,6 +193,15 @@ def test_the_report_card_of_effects() -> None:
     assert side_by_side({"a": report, "b": report}).rows == ["a", "b", "chance"]
     with pytest.raises(UnknownName, match="20"):
         report.at(21)
+
+
+def test_fresh_samples_have_a_card_too() -> None:
+    x = drawn(13, 40, signal=3.0)
+    fresh, again = (stability_report(x, sizes=[10], samples=300, draw=d, quiet=True) for d in ("fresh", "bootstrap"))  # type: ignore[arg-type]
+    assert (fresh.n, again.n) == (4, 13) and fresh.at(10).jaccard.lo < fresh.at(10).jaccard.estimate
+    assert fresh.at(10).jaccard.estimate < again.at(10).jaccard.estimate
+    with pytest.raises(TooFewRows, match="12 of 12 inputs are in all"):
+        stability_report(x[:12], 6, sizes=[10], draw="fresh", quiet=True)
 
 
 @pytest.mark.parametrize("kind", ["tensor", "scores", "circuit"])

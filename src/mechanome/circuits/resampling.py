@@ -61,7 +61,8 @@ class Resamples:
 
         Args:
             inputs: how many there are.
-            n: inputs of a sample; None takes all there are (half of them for `fresh`).
+            n: inputs of a sample; None takes as many as there are, for `fresh` a third of them: with half, no pair
+                would lack an input, and no interval over inputs would exist.
             samples: how many samples; an even number for `fresh`.
             draw: "bootstrap" or "fresh".
             seed: of the draw.
@@ -70,12 +71,12 @@ class Resamples:
             TooFewRows: one input, or fewer than two fresh samples need. BadInput: another draw, counts below 1.
         """
         one_of("draw", draw, ("bootstrap", "fresh"))
-        n = (inputs if draw == "bootstrap" else inputs // 2) if n is None else count("n", n)
-        if inputs < 2 or (draw == "fresh" and 2 * n > inputs):
-            raise TooFewRows(
-                f"{inputs} inputs", "one input shows no variation, and fresh samples of "
-                f"{n} need {2 * max(n, 1)} inputs", "score more inputs, or draw='bootstrap'"
-            )  # fmt: skip
+        if inputs < 2:
+            raise TooFewRows(f"samples of {inputs} inputs", "one input shows no variation", "score at least two")
+        n = (inputs if draw == "bootstrap" else max(1, inputs // 3)) if n is None else count("n", n)
+        if draw == "fresh" and 2 * n > inputs:
+            why = f"fresh samples of {n} need {2 * n} inputs, as no two share one"
+            raise TooFewRows(f"{inputs} inputs", why, "score more inputs, or draw='bootstrap'")
         if count("samples", samples) < 2 or (draw == "fresh" and samples % 2):
             raise BadInput(f"{samples} samples", "they are compared in pairs", "draw an even number of them")
         generator = torch.Generator().manual_seed(seed)

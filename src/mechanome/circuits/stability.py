@@ -134,7 +134,7 @@ def bootstrap_circuits(
 
     Args:
         scores: per input: a `Scores` with `each`, or a tensor `[input, node]` or `[input, source, target]`.
-        n: inputs of a sample; None for as many as there are (half of them for fresh samples).
+        n: inputs of a sample; None for as many as there are (a third of them for fresh samples).
         select: how a circuit follows from scores; a number is a size.
         aggregate: how scores of inputs become one: "mean", "median", or "absolute" (mean of their sizes).
         samples: how many resamples.
@@ -174,7 +174,7 @@ def stability_report(
         source: scores per input, as `bootstrap_circuits` takes them; or any method, as a function from the inputs of a
             sample (`rows [n]`) to scores `[source(, target)]`, a `Scores` or a `Circuit`. The method is called once a
             sample.
-        n: inputs of a sample; None for as many as there are (half for fresh samples).
+        n: inputs of a sample; None for as many as there are (a third for fresh samples).
         inputs: how many there are; needed for a method only.
         sizes: circuit sizes in components, and "minimal" for the smallest connected circuit. None takes round numbers
             up to half of all. A method that returns circuits has its own size.
