@@ -43,7 +43,7 @@ def run_dense(base: Base, masks: Tensor) -> Tensor:
             "give [circuit, source, target] or [circuit, source]",
         )
     with torch.set_grad_enabled(masks.requires_grad and torch.is_grad_enabled()), frozen(model.module):
-        state = _State(base, masks.to(wiring.dtype))
+        state = _State(base, masks.to(base.values[wiring.reads[-1].site].device, wiring.dtype))
         plan = build_plan(model)
         for i, writes in enumerate(wiring.writes):
             place(plan, model.tap(writes.site), state.source(i, writes), writes.site.tower, f"reading {writes.site}")

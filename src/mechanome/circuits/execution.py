@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 METHODS = ("auto", "dense", "sparse")
 _ROW_TOKENS = 1024
 """Circuits times tokens of one pass: beyond, products get no faster and tensors only larger."""
-_SPARSE_SHARE = 0.75
-"""Share of attention layers and MLPs of a circuit from which on running all of them costs less than choosing."""
+_SPARSE_SHARE = 0.5
+"""Share of edges that matter up to which choosing what to run costs less than running all of it."""
 _ROOTED = ("patch", "noise")
 """Interventions whose patched values are those of a run of the model."""
 

@@ -105,10 +105,8 @@ class Live:
 
     @cached_property
     def shares(self) -> Tensor:
-        """The share of attention layers and MLPs that have to be run, `[circuit]`."""
-        parts = self.graph.writers[1:]
-        run = torch.stack([self.sources[:, part.nodes].any(1) for part in parts], 1)
-        return run.double().mean(1)
+        """The share of the graph's edges that matter, `[circuit]`."""
+        return self.edges.sum((1, 2)) / self.graph.n_edges
 
     def circuits(self, group: Group) -> list[int]:
         """The circuits in which any of a group of sources is live."""

@@ -8,7 +8,6 @@ written. What targets read is put together per stream, and targets with the same
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,13 +17,13 @@ from torch import Tensor
 
 from mechanome.circuits.live_edges import Live, Slots
 from mechanome.circuits.masked_streams import PROJECTIONS, Base, fewest_logits, last_logits, repeated
+from mechanome.circuits.partial_blocks import first_rows, leave_out, like, put, run_until
 from mechanome.circuits.phases import Phase
 from mechanome.circuits.reading import Reader
 from mechanome.circuits.wiring import Reads, Writes
-from mechanome.engine.plan import Call, Plan, activate
+from mechanome.engine.plan import Call, Plan
 from mechanome.engine.resume import install
 from mechanome.engine.run import build_plan, execute, place
-from mechanome.engine.taps import hidden, replaced
 
 
 def run_sparse(base: Base, live: Live) -> Tensor:
@@ -49,20 +48,6 @@ def run_sparse(base: Base, live: Live) -> Tensor:
         batch = repeated(base.sample.batch, circuits)
         output = execute(model, batch, plan, **fewest_logits(wiring, base.sample.batch))
         return last_logits(output, batch).unflatten(0, (circuits, -1))
-
-
-@dataclass(frozen=True)
-class _Put:
-    """Replace a value."""
-
-    value: Tensor
-
-    def __call__(self, x: Tensor, call: Call) -> Tensor:
-        return self.value.to(x)
-
-
-class _Enough(Exception):
-    """What a part of a block was run for has been seen."""
 
 
 @dataclass
@@ -201,7 +186,7 @@ class _State:
                 elif running:
                     reads = [inside[kind] for kind in ("q", "k", "v")]
                     self._attention(layer, original, args, kwargs, writes, reads, running)
-            return _like(self.base.seen["block", layer].output, args[0] if args else kwargs["hidden_states"])
+            return like(self.base.seen["block", layer].output, args[0] if args else kwargs["hidden_states"])
 
         return replacement
 
@@ -219,11 +204,11 @@ class _State:
         rows = len(running) * self.base.sample.batch.rows
         plan = Plan(call=Call(rows=rows))
         for phase, each in reads:
-            self._place(plan, each, _Put(self._projected(phase, each, running)))
-        self._leave_out(plan, layer, PROJECTIONS, rows)
+            put(self.base, plan, each.site, self._projected(phase, each, running))
+        leave_out(self.base, plan, layer, PROJECTIONS, rows)
         alone = self.base.seen["block", layer]
-        some = _Rows(running, len(self.live.edges), self.base.sample.batch.rows)
-        seen = self._until(plan, writes, original, some.of(args, alone.args), some.of(kwargs, alone.kwargs))
+        taken = first_rows(args, alone.args, rows), first_rows(kwargs, alone.kwargs, rows)
+        seen = run_until(self.base, plan, writes.site, original, *taken)
         self._write(writes, running, seen)
 
     def _mlp(
@@ -242,97 +227,12 @@ class _State:
         x = self._plain(phase, reads, running)
         given = torch.cat([own[at] for own, at in zip(x, tokens)])[None]
         plan = Plan(call=Call(rows=1))
-        self._place(plan, reads, _Put(given))
-        self._leave_out(plan, layer, ("attention",), 1, given.shape[1])
+        put(self.base, plan, reads.site, given)
+        leave_out(self.base, plan, layer, ("attention",), 1, given.shape[1])
         dummy = given.to(self.base.wiring.model.dtype)
         args, kwargs, _ = self.base.seen["block", layer]  # for attention, which is left out
         with_dummy = ((dummy, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": dummy})
-        seen = self._until(plan, writes, original, *with_dummy)[0]
+        seen = run_until(self.base, plan, writes.site, original, *with_dummy)[0]
         patched = self.base.patched[self.base.wiring.writes.index(writes)][:, 0]
         for c, at, value in zip(running, tokens, seen.split([len(at) for at in tokens])):
             self.changes[c][self.live.before[c][writes.group.first], at] = value.to(patched) - patched[at]
-
-    def _place(self, plan: Plan, at: Reads | Writes, operation: Any) -> None:
-        place(plan, self.base.wiring.model.tap(at.site), operation, at.site.tower)
-
-    def _until(
-        self, plan: Plan, writes: Writes, original: Callable[..., Any], args: Any, kwargs: dict[str, Any]
-    ) -> Tensor:
-        """Run a block until a group of its sources has written, and return what that is."""
-        seen: list[Tensor] = []
-
-        def stop(x: Tensor, call: Call) -> None:
-            seen.append(x)
-            raise _Enough
-
-        self._place(plan, writes, stop)
-        try:
-            with activate(plan):
-                original(*args, **kwargs)
-        except _Enough:
-            pass
-        return seen[0]
-
-    def _leave_out(self, plan: Plan, layer: int, roles: Sequence[str], rows: int, width: int | None = None) -> None:
-        """Let parts of a block return nothing: what reads them reads something else.
-
-        Args:
-            plan: of the run. layer, roles: the parts. rows, width: of what they return; None as it was.
-        """
-        block = self.base.wiring.model.architecture.tower(self.base.wiring.graph.tower).blocks[layer]
-        for role in roles:
-            if role not in block.roles:
-                continue
-            output = self.base.seen[role, layer].output
-            value = hidden(output)
-            assert value is not None
-            nothing = value.new_zeros(rows, value.shape[1] if width is None else width, *value.shape[2:])
-            plan.blocks[block.roles[role].module] = _Nothing(output, nothing)
-
-
-@dataclass(frozen=True)
-class _Nothing:
-    """In place of a module's forward."""
-
-    like: Any
-    value: Tensor
-
-    def __call__(self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return _like(self.like, self.value)
-
-
-def _like(output: Any, value: Tensor) -> Any:
-    """A tensor in the structure that a module returned."""
-    return replaced(output if isinstance(output, Tensor) else copy.copy(output), value)
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """Takes the rows of some circuits out of a block's arguments.
-
-    Args:
-        running: the circuits. circuits: how many there are. rows: examples of each.
-    """
-
-    running: Sequence[int]
-    circuits: int
-    rows: int
-
-    def of(self, given: Any, alone: Any) -> Any:
-        """The arguments for some circuits.
-
-        Args:
-            given: for all circuits. alone: for one. A tensor that grew with the number of circuits has one row each.
-        """
-        if len(self.running) == self.circuits:
-            return given
-        if isinstance(given, Tensor):
-            total = self.circuits * self.rows
-            if given.dim() and given.shape[0] == total and alone.shape[0] == self.rows:
-                return given.unflatten(0, (self.circuits, -1))[list(self.running)].flatten(0, 1)
-            return given
-        if isinstance(given, dict):
-            return {k: self.of(v, alone[k]) for k, v in given.items()}
-        if type(given) in (tuple, list):
-            return type(given)(self.of(a, b) for a, b in zip(given, alone))
-        return given
