@@ -24,6 +24,7 @@ from transformers import AutoTokenizer
 from benchmarks.harness import growth as growing
 from benchmarks.harness import results
 from benchmarks.harness.growth import Growth
+from benchmarks.harness.journal import Journal
 from benchmarks.harness.pairing import Row, Side, Timing, measure
 from benchmarks.harness.worker import Engine, Workers
 from benchmarks.prompts import PAIRS, halves, rows
@@ -165,6 +166,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--peer", help="only rows whose peer matches this pattern; nothing is recorded")
     parser.add_argument("--work", help="only rows whose work matches this pattern; nothing is recorded")
     parser.add_argument("--rounds", type=int, help="exactly so many rounds; nothing is recorded")
+    parser.add_argument("--fresh", action="store_true", help="forget the rows of a run that was stopped")
     parser.add_argument("--record", action="store_true", help="record a partial run too; the file says what was run")
     parser.add_argument("--seconds", type=float, default=30.0, help="aim of timed seconds a row (default 30)")
     parser.add_argument("--threads", type=int, default=2, help="torch threads of every worker (default 2)")
@@ -176,12 +178,19 @@ def main(argv: list[str] | None = None) -> int:
     wanted = options.only or [*GROUPS, "growth"]
     chosen = [r for name in GROUPS if name in wanted for r in GROUPS[name](tokenizer)]
     chosen = [r for r in chosen if re.search(options.peer or "", r.peer) and re.search(options.work or "", r.work)]
-    conditions = {"threads": options.threads, "clock": options.clock, "load_before": round(os.getloadavg()[0], 2)}
+    conditions: dict[str, Any] = {"threads": options.threads, "clock": options.clock}
+    chosen_by = {**conditions, "seconds": options.seconds, "rounds": options.rounds}
+    journal = Journal.open("engine", chosen_by, round(os.getloadavg()[0], 2), options.fresh)
+    if len(journal):
+        print(f"going on: {len(journal)} rows were measured before (--fresh forgets them)", file=sys.stderr)
     begun = time.monotonic()
     with Workers(ENGINES, settings) as workers:
 
         def timed(row: Row) -> Timing:
+            if known := journal.find(row):
+                return known
             timing = measure(row, workers, options.seconds, options.rounds)
+            journal.add(timing, workers.versions())
             print(f"{time.monotonic() - begun:6.0f} s  {timing.ratio:8.3f}  {row.peer} | {row.work}", file=sys.stderr)
             return timing
 
@@ -190,7 +199,6 @@ def main(argv: list[str] | None = None) -> int:
         for growth in growths(tokenizer) if "growth" in wanted else ():
             grown.append((growth, [timed(row) for row in growth.rows.values()]))
             workers.close(cut_only=True)
-        packages = workers.versions()
     growth_records = [growing.record(growth, points) for growth, points in grown]
     results.table(timings, growth_records)
     wrong = [t for t in chain(timings, *(points for _, points in grown)) if t.agree > t.row.tolerance]
@@ -198,6 +206,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"DIFFERENT NUMBERS ({t.agree:.2e}): {t.row.peer} | {t.row.work}", file=sys.stderr)
     if wrong:
         return 1
+    conditions["load_before"] = journal.load
     partial = bool(options.only or options.peer or options.work or options.rounds)
     if partial:
         conditions |= {
@@ -210,7 +219,10 @@ def main(argv: list[str] | None = None) -> int:
     if partial and not options.record:
         print("a partial run: nothing was recorded", file=sys.stderr)
     else:
-        print(f"wrote {results.write('engine', timings, growth_records, packages, conditions)}", file=sys.stderr)
+        print(
+            f"wrote {results.write('engine', timings, growth_records, journal.packages, conditions)}", file=sys.stderr
+        )
+        journal.close()
     return 0
 
 

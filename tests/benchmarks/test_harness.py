@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks.harness import environments, growth, results, serve
+from benchmarks.harness import environments, growth, journal, results, serve
 from benchmarks.harness.growth import Growth
+from benchmarks.harness.journal import Journal
 from benchmarks.harness.pairing import Row, Side, difference, measure
 from benchmarks.harness.worker import Answer, Engine, Worker, WorkerFailed, Workers
 
@@ -145,6 +146,25 @@ def test_warm_and_check_replace_parts_of_the_request():
     theirs = side("b", [4.0], 9.0, warm={"seconds": 0.0}, check={"values": [3.0], "seconds": 0.5})
     timing = measure(Row("w", "p", side("a", [3.0]), theirs), Instant(), rounds=2)
     assert timing.agree == 0.0 and timing.theirs == (9.0, 9.0)
+
+
+def test_a_journal_gives_back_rows_measured_under_the_same_conditions(tmp_path, monkeypatch):
+    monkeypatch.setattr(journal, "_FOLDER", tmp_path / "journals")
+    row, other = (Row("w", "p", side("a", [1.0]), side("b", [1.0], layers=n)) for n in (None, 2))
+    timing = measure(row, Instant(), rounds=2)
+    kept = Journal.open("x", {"threads": 1}, 0.5)
+    assert kept.find(row) is None and len(kept) == 0
+    kept.add(timing, {"torch": "1"})
+    again = Journal.open("x", {"threads": 1}, 0.25)
+    assert again.find(row) == timing and again.find(other) is None
+    assert again.load == 0.5 and again.packages == {"torch": "1"}
+    assert len(Journal.open("x", {"threads": 2}, 0.0)) == 0, "another number of threads"
+    monkeypatch.setattr(journal, "_code", lambda: "changed")
+    assert len(Journal.open("x", {"threads": 1}, 0.0)) == 0, "another engine"
+    monkeypatch.undo()
+    monkeypatch.setattr(journal, "_FOLDER", tmp_path / "journals")
+    assert len(Journal.open("x", {"threads": 1}, 0.0, fresh=True)) == 0
+    assert len(Journal.open("x", {"threads": 1}, 0.0)) == 0, "forgotten for good"
 
 
 def test_difference():
