@@ -1,28 +1,80 @@
-"""Circuits: graphs of a model's parts, scores of their edges, and sets of edges."""
+"""Circuits: graphs of parts, scores of edges, sets of edges, running them, and how far to trust them."""
 
 from mechanome.circuits.attribution import QUADRATURES
 from mechanome.circuits.circuit import Circuit, stack
 from mechanome.circuits.circuit_files import load_circuit, load_eap_ig, save_circuit, save_eap_ig
+from mechanome.circuits.execution import Executed, Prepared, execute
 from mechanome.circuits.graph import Graph, Group, Layer
 from mechanome.circuits.interventions import Intervention
+from mechanome.circuits.measured import Measured
+from mechanome.circuits.metrics import (
+    SIZES,
+    SizeCurve,
+    accuracy,
+    circuit_error,
+    completeness,
+    divergence,
+    faithfulness,
+    iou,
+    metrics_table,
+    ndf,
+    size_curve,
+    sizes_in_edges,
+)
+from mechanome.circuits.minimality import Minimality, minimality
 from mechanome.circuits.picture import CircuitPicture
+from mechanome.circuits.resampling import Resamples
 from mechanome.circuits.score_matrix import Scores
 from mechanome.circuits.scoring import METHODS, scores
+from mechanome.circuits.selecting import Select
+from mechanome.circuits.stability import bootstrap_circuits, stability_report
+from mechanome.circuits.stability_card import StabilityReport
+from mechanome.circuits.variance import Decomposition, variance_decomposition
+from mechanome.circuits.variation import Variation, required_n, split_half, variation
 
 __all__ = [
     "METHODS",
     "QUADRATURES",
+    "SIZES",
     "Circuit",
     "CircuitPicture",
+    "Decomposition",
+    "Executed",
     "Graph",
     "Group",
     "Intervention",
     "Layer",
+    "Measured",
+    "Minimality",
+    "Prepared",
+    "Resamples",
     "Scores",
+    "Select",
+    "SizeCurve",
+    "StabilityReport",
+    "Variation",
+    "accuracy",
+    "bootstrap_circuits",
+    "circuit_error",
+    "completeness",
+    "divergence",
+    "execute",
+    "faithfulness",
+    "iou",
     "load_circuit",
     "load_eap_ig",
+    "metrics_table",
+    "minimality",
+    "ndf",
+    "required_n",
     "save_circuit",
     "save_eap_ig",
     "scores",
+    "size_curve",
+    "sizes_in_edges",
+    "split_half",
+    "stability_report",
     "stack",
+    "variance_decomposition",
+    "variation",
 ]

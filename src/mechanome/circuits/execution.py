@@ -24,13 +24,13 @@ import torch
 from torch import Tensor
 
 from mechanome.circuits.circuit import Circuit, stack
+from mechanome.circuits.data import Data, read_data
 from mechanome.circuits.dense_execution import run_dense
 from mechanome.circuits.graph import Graph, same_graph
 from mechanome.circuits.interventions import Intervention, Means
 from mechanome.circuits.live_edges import Live, live_edges
 from mechanome.circuits.masked_streams import Base
 from mechanome.circuits.samples import sample, scored
-from mechanome.circuits.scoring import Data, _data
 from mechanome.circuits.sparse_execution import run_sparse
 from mechanome.circuits.wiring import Reads, Wiring
 from mechanome.core import NotFinite, Table, track
@@ -202,7 +202,7 @@ class Prepared:
     ) -> Prepared:
         """Data made ready; arguments and errors as `execute` has them."""
         change = Intervention(intervention) if isinstance(intervention, str) else intervention
-        given = _data(graph, data, metric, change)
+        given = read_data(graph, data, metric, change)
         wiring = Wiring.of(graph)
         ready = cls(wiring, given, change, None, parse_budget(budget, wiring.model.device))
         if not change.means:

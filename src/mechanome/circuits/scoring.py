@@ -15,17 +15,18 @@ from torch import Tensor
 
 from mechanome.circuits.attribution import QUADRATURES, Ask, Found, on_activations, on_inputs
 from mechanome.circuits.circuit import Circuit
+from mechanome.circuits.data import Data, read_data
 from mechanome.circuits.exact import exact_edges, exact_nodes
 from mechanome.circuits.graph import Graph
 from mechanome.circuits.interventions import Intervention, Means
 from mechanome.circuits.samples import additivity_error
 from mechanome.circuits.score_matrix import Level, Scores
 from mechanome.circuits.wiring import Wiring
-from mechanome.core import BadInput, ShapeMismatch, track
+from mechanome.core import BadInput, track
 from mechanome.engine import Batch
 from mechanome.engine.asked import count, one_of
 from mechanome.engine.memory import Budget, nbytes, parse_budget, pieces
-from mechanome.engine.metrics import Metric, check_metric
+from mechanome.engine.metrics import Metric
 
 if TYPE_CHECKING:
     from mechanome.tasks import Task
@@ -66,15 +67,6 @@ METHODS: dict[str, Method] = {
     "clean-corrupted": Method("gradient averaged over both inputs", True,
                               lambda quadrature, steps: [(0.0, 0.5), (1.0, 0.5)], on_inputs),
 }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Data:
-    """What is scored: inputs, their counterfactuals (or None), and a metric."""
-
-    clean: Batch
-    other: Batch | None
-    metric: Metric
 
 
 def scores(
@@ -126,7 +118,7 @@ def scores(
     change = Intervention(intervention) if isinstance(intervention, str) else intervention
     if only is not None and (method != "exact" or level != "edge" or only.graph != graph):
         raise BadInput("only=", "it chooses among edges of this graph that are measured", "use it with method='exact'")
-    given = _data(graph, data, metric, change)
+    given = read_data(graph, data, metric, change)
     wiring = Wiring.of(graph)
     batches = list(_batches(wiring, given, budget))
     means = None
@@ -169,35 +161,6 @@ def scores(
         steps if chosen.integrates else None,
         tuple(notes),
     )
-
-
-def _data(graph: Graph, data: Any, metric: Metric | None, change: Intervention) -> Data:
-    model = graph.opened()
-    if hasattr(data, "batch"):
-        data = data.batch(model)
-    if isinstance(data, (str, torch.Tensor)) or not isinstance(data, Sequence) or len(data) not in (2, 3):
-        raise BadInput("the data", "it is no task and no pair of inputs", "give a Task, or (clean, corrupted)")
-    metric = metric if metric is not None else data[2] if len(data) == 3 else None
-    if metric is None:
-        raise BadInput("the data", "it brings no metric", "give metric=mn.LogitDiff(answer, foil)")
-    clean = model.encode(data[0])
-    other = None if data[1] is None else model.encode(data[1])
-    if other is None and change.kind == "patch":
-        raise BadInput("the data", "patching needs a corrupted input", "give one, or intervention='zero'")
-    check_metric(metric, clean.rows)
-    if other is not None and clean.rows != other.rows:
-        raise ShapeMismatch(f"{clean.rows} clean and {other.rows} corrupted inputs", "they are pairs", "give as many")
-    frames = () if other is None else zip(clean.frame.lengths, other.frame.lengths)
-    for row, (n, m) in enumerate(frames):
-        if n != m:
-            raise ShapeMismatch(
-                f"example {row}: {n} clean and {m} corrupted tokens",
-                "parts are patched position by position",
-                "choose counterfactuals of equal token length (task.aligned(model))",
-            )
-    if other is not None and clean.frame.starts != other.frame.starts:
-        raise ShapeMismatch("the two batches", "they are padded on different sides", "pad both on one side")
-    return Data(clean, other, metric)
 
 
 def _batches(wiring: Wiring, data: Data, budget: Budget) -> Iterator[tuple[Batch, Batch | None, Sequence[int]]]:

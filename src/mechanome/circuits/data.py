@@ -1,0 +1,59 @@
+"""What circuits are scored and run on: pairs of clean and corrupted inputs, and a metric."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from mechanome.circuits.graph import Graph
+from mechanome.circuits.interventions import Intervention
+from mechanome.core import BadInput, ShapeMismatch
+from mechanome.engine import Batch
+from mechanome.engine.metrics import Metric, check_metric
+
+
+@dataclass(frozen=True)
+class Data:
+    """What is scored: inputs, their counterfactuals (or None), and a metric."""
+
+    clean: Batch
+    other: Batch | None
+    metric: Metric
+
+
+def read_data(graph: Graph, data: Any, metric: Metric | None, change: Intervention) -> Data:
+    """A task, or a pair of inputs with a metric, as checked `Data`.
+
+    Raises:
+        BadInput: neither; no metric; no corrupted input where the intervention needs one.
+        ShapeMismatch: pairs of different number, token length or padding.
+    """
+    model = graph.opened()
+    if hasattr(data, "batch"):
+        data = data.batch(model)
+    if isinstance(data, (str, torch.Tensor)) or not isinstance(data, Sequence) or len(data) not in (2, 3):
+        raise BadInput("the data", "it is no task and no pair of inputs", "give a Task, or (clean, corrupted)")
+    metric = metric if metric is not None else data[2] if len(data) == 3 else None
+    if metric is None:
+        raise BadInput("the data", "it brings no metric", "give metric=mn.LogitDiff(answer, foil)")
+    clean = model.encode(data[0])
+    other = None if data[1] is None else model.encode(data[1])
+    if other is None and change.kind == "patch":
+        raise BadInput("the data", "patching needs a corrupted input", "give one, or intervention='zero'")
+    check_metric(metric, clean.rows)
+    if other is not None and clean.rows != other.rows:
+        raise ShapeMismatch(f"{clean.rows} clean and {other.rows} corrupted inputs", "they are pairs", "give as many")
+    frames = () if other is None else zip(clean.frame.lengths, other.frame.lengths)
+    for row, (n, m) in enumerate(frames):
+        if n != m:
+            raise ShapeMismatch(
+                f"example {row}: {n} clean and {m} corrupted tokens",
+                "parts are patched position by position",
+                "choose counterfactuals of equal token length (task.aligned(model))",
+            )
+    if other is not None and clean.frame.starts != other.frame.starts:
+        raise ShapeMismatch("the two batches", "they are padded on different sides", "pad both on one side")
+    return Data(clean, other, metric)
