@@ -18,6 +18,7 @@ from mechanome.core import (
     replay,
     runs,
     verb,
+    write_json,
 )
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
@@ -99,6 +100,22 @@ def test_the_folder_says_how_the_run_went(tmp_path):
         raise BadInput("prompt", "it is empty", "write one")
     record = read_json(failed.path / "run.json")
     assert (record["status"], record["error"]) == ("failed", "BadInput: prompt: it is empty. Fix: write one")
+    with pytest.raises(KeyboardInterrupt), RunFolder.create("explain", {}, base=tmp_path / "c") as stopped:
+        raise KeyboardInterrupt
+    assert read_json(stopped.path / "run.json")["status"] == "interrupted"
+
+
+def test_seconds_add_up_over_parts_of_a_run(tmp_path):
+    with RunFolder.create("explain", {}, base=tmp_path) as run:
+        pass
+    record = read_json(run.path / "run.json")
+    write_json(run.path / "run.json", {**record, "seconds": 1000.0})
+    with RunFolder.reopen(run.path, run.config) as again:
+        assert again.before == 1000.0
+    assert 1000 <= read_json(run.path / "run.json")["seconds"] < 1100
+    write_json(run.path / "run.json", {**record, "seconds": "long"})
+    with pytest.raises(CorruptFile, match="not what a run leaves"):
+        RunFolder.reopen(run.path, run.config)
 
 
 def test_two_runs_in_one_second_have_two_folders(tmp_path):

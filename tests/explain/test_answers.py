@@ -13,6 +13,7 @@ from mechanome.explain.choices import choose_answer, choose_foil, next_logits
 from mechanome.explain.prompts import Prompt
 from mechanome.explain.question import Question, ask
 from mechanome.explain.tokens import Token
+from mechanome.report import number
 
 
 def log_prob(prompt: str, ids: list[int]) -> float:
@@ -150,7 +151,7 @@ def test_disagreement_of_the_wholes_is_said(
 ) -> None:
     scores = Scores(Score("aa", 2, *answer), Score("b", 1, *foil))
     first, *rest = scores.sentences(fork_logit)
-    assert f"'aa' (2 tokens) {answer[0]:.2f} after the prompt" in first and "'b' (1 token)" in first
+    assert f"'aa' (2 tokens) {number(answer[0])} after the prompt" in first and "'b' (1 token)" in first
     assert len(rest) == len(said) and all(text in line for text, line in zip(said, rest))
     assert all("disagree" in line for line in rest)
     alike = Scores(Score("a", 1, *answer), Score("b", 1, *foil))

@@ -98,6 +98,12 @@ def test_other_weights_under_the_same_name_are_refused(model: Path, folder: Path
     assert len(resume(folder, quiet=True).found) == 2
 
 
+def test_what_is_known_of_the_weights_is_kept(folder: Path) -> None:
+    edit("metrics.jsonl", '"notes": []', '"notes": ["dequantized"]')(folder)
+    found = resume(folder, quiet=True)
+    assert found.found.notes == ("dequantized",) and "dequantized" in found.report.read_text(encoding="utf-8")
+
+
 def test_a_page_that_is_gone_is_made_again(finished: Path, folder: Path) -> None:
     (folder / "pages" / "1.html").unlink()
     resume(folder, quiet=True)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,14 +17,16 @@ from typer.testing import CliRunner
 
 import mechanome as mn
 from mechanome.cli.main import app
-from mechanome.core import BadInput, UnknownName, binomial, bootstrap, read_json, replay
+from mechanome.core import BadInput, UnknownName, binomial, bootstrap, read_json, replay, write_json
 from mechanome.explain import many as many_module
 from mechanome.explain.apart import difference
 from mechanome.explain.command import resume, run_many
 from mechanome.explain.items import Item, items
 from mechanome.explain.many import Explanations, explain_many
 from mechanome.explain.outcome import Outcome
-from mechanome.explain.result import Measured, Result
+from mechanome.explain.result import Measured, Result, Verdict
+from mechanome.explain.summary import story
+from mechanome.report import text
 
 OTHER = "the dog sat on the"
 ASKED = [tiny.SENTENCE, "", {"prompt": OTHER, "id": "dog"}, {"prompt": tiny.SENTENCE, "answer": " fox", "foil": " fox"}]
@@ -56,6 +59,7 @@ def test_the_folder_holds_a_page_and_a_record_of_each(done: Outcome) -> None:
     assert names == {"config.yaml", "metrics.jsonl", "run.json", "explanations.json", "report.html"} | each
     page = done.report.read_text(encoding="utf-8")
     assert 'href="pages/1.html"' in page and 'href="pages/2.html"' not in page and "it is empty" in page
+    assert 'href="../report.html"' in (done.folder / "pages" / "3.html").read_text(encoding="utf-8")
     record = read_json(done.folder / "explanations" / "3.json")
     assert record["question"]["prompt"] == OTHER
     assert (done.folder / "pages" / "3.html").read_text(encoding="utf-8").count(f"mechanome replay {done.folder}") >= 1
@@ -77,9 +81,46 @@ def test_what_recurs_is_averaged_over_all_that_were_measured(done: Outcome) -> N
     assert head.effect == bootstrap(values, seed=0) and head.effect.n == 2
 
 
-def made(named: tuple[str, ...], effects: dict[str, float]) -> Result:
+def made(
+    named: tuple[str, ...], effects: dict[str, float], verdict: Verdict = "explained", **changed: object
+) -> Result:
     numbers = Measured(" a", " b", "c", " a", 0.5, 2.0, 0.0, effects, {"z": (1, 2)}, 0.9, 0.9, named)
-    return Result(Item(str(len(effects)), "x"), "explained", "", 1.0, numbers)
+    return Result(Item(str(len(effects)), "x"), verdict, "", 1.0, replace(numbers, **changed))
+
+
+def test_prompts_that_are_not_explained_are_counted_apart() -> None:
+    first, second = {"z.0.h0": 0.9}, {"z.0.h0": 0.9, "z.0.h1": 0.5}
+    failed = [made(("z.0.h1",), second, "not explained")] * 3
+    e = Explanations((made(("z.0.h0",), first), made(("z.0.h0",), first), *failed), "m", 0)
+    assert [(part.site, part.named, part.explained) for part in e.recurring()] == [("z.0.h0", 2, 2), ("z.0.h1", 3, 0)]
+    said = " ".join(text(line) for line in story(e))
+    assert "Head 0.0 recurs most: 2 of 2 explained prompts, and 0 of 3 not explained name it" in said
+    assert e.record()["recurring"][1]["explained"] == 0 and e.record()["recurring"][1]["named"] == 3
+    sheet = next(s.picture for s in e.document().sections if s.title == "Parts that recur")
+    assert sheet.rows[1][1:3] == ["0 of 2", "3 of 3"], "explained, not explained"
+    none = " ".join(text(line) for line in story(Explanations(tuple(failed), "m", 0)))
+    assert "No part is named by more than one explained prompt. Head 0.1 recurs most where" in none
+    assert "3 of 3 not explained name it" in none
+
+
+def test_a_mean_of_few_prompts_has_no_interval() -> None:
+    few = Explanations((made(("z.0.h0",), {"z.0.h0": 0.9}),) * 4, "m", 0)
+    enough = Explanations((*few.results, *few.results[:1]), "m", 0)
+    said = [" ".join(text(line) for line in story(e)) for e in (few, enough)]
+    assert "restores 90 % of" in said[0] and "restores 90 % [90, 90] of" in said[1] and "(n = 4)" in said[0]
+
+
+def test_the_summary_says_what_was_asked_and_what_is_said_without_the_parts() -> None:
+    asked = made(("z.0.h0",), {"z.0.h0": 0.9}, says=" the", without=" the")
+    other = made(("z.0.h0",), {"z.0.h0": 0.9}, without=" b", stability="2 of 2")
+    e = Explanations((asked, other, made((), {}, "not explained", stability="1 of 2")), "m", 0, ("made small",))
+    said = " ".join(str(e).split())
+    assert "asked: ' a'; the model says ' the': head 0.0" in said and "explained ' a': head 0.0" in said
+    assert "says something else in 1 of 2 explained prompts; in the others the answer is weakened" in said
+    rows = next(s.picture for s in e.document().sections if s.title == "Every prompt").rows
+    assert [row[5] for row in rows] == ["\u2013", "2 of 2", "(1 of 2)"]
+    assert rows[1][4] == "'\u00a0b'" and "made small" in said and "made small" in e.document().kicker
+    assert text(Explanations((asked,), "m", 0).document().title) == "1 prompt"
 
 
 def test_a_part_that_is_not_named_still_counts_in_the_mean() -> None:
@@ -169,9 +210,12 @@ def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(
     said = CliRunner().invoke(app, arguments)
     [folder] = out.iterdir()
     assert said.exit_code == 130 and f"1 done and kept; go on with `mechanome explain --resume {folder}`" in said.stderr
-    assert read_json(folder / "run.json")["status"] == "failed" and not (folder / "report.html").exists()
+    assert read_json(folder / "run.json")["status"] == "interrupted" and not (folder / "report.html").exists()
     monkeypatch.undo()
+    spent = read_json(folder / "run.json")
+    write_json(folder / "run.json", {**spent, "seconds": spent["seconds"] + 1000})
     assert [r.verdict for r in resume(folder, quiet=True).found] == ["explained", "explained"]
+    assert read_json(folder / "run.json")["seconds"] > spent["seconds"] + 1000, "seconds add up"
     assert resume(folder, quiet=True).report.is_file(), "a finished run is not done again"
 
 

@@ -327,13 +327,13 @@ def test_the_record_is_json_and_complete(found: Explanation) -> None:
 
 
 def test_the_story_says_what_was_measured(found: Explanation) -> None:
-    from mechanome.explain import story
+    from mechanome.explain import headline, story
     from mechanome.report import text
 
-    said = "\n".join(text(line) for line in (story.verdict(found), *story.story(found)))
+    said = "\n".join(text(line) for line in (headline.verdict(found), *story.story(found)))
     assert "One of the model's 15 parts carries" in said and "head 1.3" in said and "100 %" in said
     swap = found.question.swap
-    assert swap is not None and f"Swap {swap.old.text.strip()} for {swap.new.text.strip()}" in said
+    assert swap is not None and f"Swap {swap.old.text} for {swap.new.text}" in said
     assert "up to layer 1, then at" in said
     page = str(found)
     assert (

@@ -94,8 +94,22 @@ def test_refusals(arguments: tuple[object, ...], kind: type[MechanomeError], sai
 
 def test_a_counterfactual_that_changes_nothing_is_refused(auto: mn.explain.Question) -> None:
     model = tiny.lonely()
-    with pytest.raises(BadInput, match="it hardly changes"):
+    with pytest.raises(BadInput, match="it hardly changes") as refused:
         ask(model, auto.counterfactual, auto.answer.text, auto.foil.text, tiny.SENTENCE)
+    assert auto.low < 0, "the foil is what the model says after the counterfactual"
+    assert f"the model prefers {auto.foil} to " in refused.value.why
+    with pytest.raises(BadInput, match="it hardly changes") as refused:
+        ask(model, tiny.SENTENCE, auto.foil.text, auto.answer.text, auto.counterfactual)
+    assert f"the model prefers {auto.answer} to " in refused.value.why
+
+
+def test_where_no_counterfactual_is_found_it_is_said_what_the_model_would_answer() -> None:
+    silent = mn.load(tiny.build({}), tokenizer=tiny.tokenizer(), check="off")
+    logits = silent.run("the cat sat on x").logits[0, -1]
+    with pytest.raises(BadInput, match="an automatic counterfactual") as refused:
+        ask(silent, "the cat sat on x", " fox")
+    top = tiny.tokenizer().convert_ids_to_tokens(int(logits.argmax()))
+    assert f"the model would answer '{top}' (" in refused.value.why
 
 
 @pytest.mark.parametrize("family", ["bert", "whisper", "vit"])

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from mechanome.cli.main import app
 from mechanome.core import DownloadFailed
-from mechanome.engine.registry import ensure
+from mechanome.engine.registry import ensure, find
 
 pytestmark = pytest.mark.real_model
 
@@ -34,6 +34,7 @@ def test_the_capital_of_france(result: tuple[dict, Path]) -> None:
     assert question["swap"]["old"]["text"] == " France"
     assert len(question["tokens"]) == len(question["counterfactual_tokens"])
     assert record["verdict"] == "explained" and record["failures"] == []
+    assert find("smollm2-135m-instruct").notes in record["model"]["notes"], "what the list of models says of it"
     remove, keep = record["verification"]["remove"], record["verification"]["keep"]
     assert remove["share"] > 0.5 and keep["share"] > 0.5 and remove["p"] <= 0.05 and keep["p"] <= 0.05
     assert remove["after"][0]["text"] != " Paris" and keep["after"][0]["text"] == " Paris"

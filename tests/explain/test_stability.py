@@ -108,7 +108,7 @@ def test_where_there_is_no_other_it_is_said(found: Explanation, monkeypatch: pyt
         raise BadInput("an automatic counterfactual", "no token has an alternative", "")
 
     given = mn.explain(tiny.SENTENCE, tiny.lonely(), counterfactual=q.counterfactual, counterfactuals=1, quiet=True)
-    monkeypatch.setattr("mechanome.explain.question.swaps", nothing)
+    monkeypatch.setattr("mechanome.explain.subject.swaps", nothing)
     none = stability.stability(tiny.lonely(), given.question, found.parts, named, 2)
     assert not none.comparisons and "no token has an alternative" in none.conclusion
 

@@ -6,6 +6,7 @@ the last token knows about earlier ones, it knows from those heads.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import mechanome as mn
+from mechanome.core import Interval
+from mechanome.explain import Explanation
 
 WORDS = (
     "the",
@@ -103,6 +106,15 @@ def crowd() -> mn.Model:
     return mn.load(
         build({(1, h): 2.0 / 32 for h in range(32)}, layers=2, heads=32, twins=True), tokenizer=tokenizer(), check="off"
     )
+
+
+def verified(e: Explanation, share: float = 0.9) -> Explanation:
+    """An explanation whose parts lose and bring back this share, while random ones do nothing."""
+    trials = {
+        name: replace(trial, share=share, random=(0.0,) * 50, spread=Interval(0.0, 0.0, 0.0, 50))
+        for name, trial in (("removed", e.verification.removed), ("kept", e.verification.kept))
+    }
+    return replace(e, verification=replace(e.verification, said="", **trials))
 
 
 def save(folder: Path) -> Path:

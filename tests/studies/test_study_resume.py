@@ -63,7 +63,7 @@ def test_an_interrupted_run_says_what_it_keeps(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt) as stop:
         run(known.study(), **stopping(tmp_path), quiet=True)
     [folder] = (tmp_path / "runs").iterdir()
-    assert str(folder) in stop.value.__notes__[0] and read_json(folder / "run.json")["status"] == "failed"
+    assert str(folder) in stop.value.__notes__[0] and read_json(folder / "run.json")["status"] == "interrupted"
     (tmp_path / "calls.go").touch()
     assert run(known.study(), **stopping(tmp_path), quiet=True).folder == folder
     assert calls(tmp_path / "calls") == ["0", "1", "1", "2"]

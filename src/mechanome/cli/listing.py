@@ -13,12 +13,14 @@ from mechanome.engine import POINTS, Model, Site
 
 
 def model_lines(rows: Iterable[Mapping[str, Any]]) -> Iterator[Text]:
-    """Three lines a model: what it is, what it serves, where it comes from."""
+    """A few lines a model: what it is, what it serves, what to know of its weights, where it comes from."""
     for row in rows:
         state = {"yes": "on this machine", "no": "not downloaded yet"}.get(row["cached"], row["cached"])
         facts = f"{row['kind']}, {row['MB']} MB, {row['license']}, {state}"
         yield Text(row["id"], style="bold") + Text(f"  {facts}")
         yield Text(f"    {row['serves']}")
+        if row["notes"]:
+            yield Text(f"    {row['notes']}")
         yield Text(f"    from {row['source']}", style="dim")
     yield Text("\nA folder with safetensors or a hub id (owner/name) can be opened, too.")
 

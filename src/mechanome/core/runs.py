@@ -103,11 +103,13 @@ class RunFolder:
         path: the folder.
         config: what is run.
         started: when, local time with its offset, ISO 8601.
+        before: seconds that were spent on it before it was opened again.
     """
 
     path: Path
     config: RunConfig
     started: str
+    before: float = 0.0
     _clock: float = field(default_factory=time.monotonic, repr=False, compare=False)
 
     @classmethod
@@ -146,9 +148,13 @@ class RunFolder:
             CorruptFile: that is damaged.
         """
         outcome = read_json(path / "run.json")
-        if not isinstance(outcome, dict) or not isinstance(outcome.get("started"), str):
+        if not (
+            isinstance(outcome, dict)
+            and isinstance(outcome.get("started"), str)
+            and isinstance(outcome.get("seconds", 0.0), int | float)
+        ):
             raise CorruptFile(str(path / "run.json"), "not what a run leaves behind", "restore it, or start a new run")
-        return cls(path, config, outcome["started"])
+        return cls(path, config, outcome["started"], outcome.get("seconds", 0.0))
 
     @property
     def report(self) -> Path:
@@ -182,11 +188,12 @@ class RunFolder:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        seconds = round(time.monotonic() - self._clock, 3)
+        seconds = round(self.before + time.monotonic() - self._clock, 3)
         if error is None:
             self._record(status="done", seconds=seconds)
         else:
-            self._record(status="failed", error=f"{type(error).__name__}: {error}", seconds=seconds)
+            status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+            self._record(status=status, error=f"{type(error).__name__}: {error}", seconds=seconds)
 
     def _record(self, **outcome: Any) -> None:
         facts = {"verb": self.config.verb, "started": self.started, **outcome}

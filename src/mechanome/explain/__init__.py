@@ -5,7 +5,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from mechanome.explain.comparison import Change, ModelComparison, compare
+from mechanome.explain.comparison import Average, Change, ModelComparison, compare
 from mechanome.explain.components import Component
 from mechanome.explain.effects import Grid
 from mechanome.explain.explanation import Explanation, Origin
@@ -20,6 +20,7 @@ from mechanome.explain.verification import Trial, Verification
 
 __all__ = [
     "DEFAULT_MODEL",
+    "Average",
     "Change",
     "Comparison",
     "Component",

@@ -16,6 +16,7 @@ from mechanome.engine import Model
 from mechanome.engine.boundaries import listed
 from mechanome.explain.prompts import Prompt
 from mechanome.explain.tokens import Token, quoted
+from mechanome.report import number
 
 
 @dataclass(frozen=True)
@@ -98,8 +99,8 @@ class Scores:
         if not self.several:
             return []
         each = [
-            f"{quoted(s.text)} ({s.tokens} token{'s' if s.tokens > 1 else ''}) {s.prompt:.2f} after the prompt and "
-            f"{s.counterfactual:.2f} after the counterfactual"
+            f"{quoted(s.text)} ({s.tokens} token{'s' if s.tokens > 1 else ''}) {number(s.prompt)} after the prompt and "
+            f"{number(s.counterfactual)} after the counterfactual"
             for s in (self.answer, self.foil)
         ]
         said = [f"log-probabilities of the whole texts, in nats: {'; '.join(each)}"]

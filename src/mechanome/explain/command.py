@@ -30,11 +30,11 @@ from mechanome.core import (
 )
 from mechanome.engine import load
 from mechanome.explain.comparison import ModelComparison, again
-from mechanome.explain.done import ASKED, WEIGHTS, check_weights, done, stamp, weights
+from mechanome.explain.done import check_weights, done, row
 from mechanome.explain.explanation import Explanation
 from mechanome.explain.fixed import settled
 from mechanome.explain.items import Item, items
-from mechanome.explain.many import Explanations, Settings, Settle, as_it_is, results
+from mechanome.explain.many import Explanations, Settings, Settle, as_it_is, notes_of, results
 from mechanome.explain.outcome import Found, Outcome
 from mechanome.explain.pipeline import DEFAULT_MODEL, explain
 from mechanome.explain.prompts import Asked
@@ -238,28 +238,29 @@ def _measured(
     settings = Settings(run.config.arguments["counterfactuals"], seed, run.config.arguments["budget"])
     settings.check(model)
     before = done(run, asked, model, settings, first)
-    known = {id: result for id, (result, _) in before.items()}
+    known = {id: kept.result for id, kept in before.items()}
+    notes = next((kept.notes for kept in before.values()), ())
     steps = {item.id: n for n, item in enumerate(asked)}
 
     def keep(item: Item, found: Explanation) -> str:
         name = f"{prefix}{steps[item.id] + 1:0{len(str(len(asked)))}d}"
         page = f"pages/{name}.html"
         with atomic_write(run.path / page, "w") as handle:
-            handle.write(found.html(replay=f"mechanome replay {run.path}"))
+            handle.write(found.html(replay=f"mechanome replay {run.path}", back="../report.html"))
         write_json(run.path / "explanations" / f"{name}.json", found.record())
         return page
 
     todo = [item for item in asked if item.id not in known]
     if todo:
         opened = load(model)
-        check_weights(run, (made_with for _, made_with in before.values()), opened)
+        check_weights(run, before.values(), opened)
+        notes = notes_of(opened)
     with Bar(f"explaining with {model}", len(asked), quiet) as bar:
         bar.skip(len(known))
         for result in results(todo, opened, settings, bar, keep, settle) if todo else ():
-            row = {**result.record(), ASKED: stamp(result.item, model, settings), WEIGHTS: weights(opened)}
-            run.log(first + steps[result.item.id], row)
+            run.log(first + steps[result.item.id], row(result, opened, model, settings))
             known[result.item.id] = result
-    return Explanations(tuple(known[item.id] for item in asked), model, seed)
+    return Explanations(tuple(known[item.id] for item in asked), model, seed, notes)
 
 
 WORK: dict[str, Callable[[RunFolder, bool], Found]] = {

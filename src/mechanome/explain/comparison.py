@@ -1,6 +1,6 @@
-"""A base model and a tuned one, asked the same questions: which predictions, explanations and parts changed.
+"""Two models, such as a base and a tuned one, asked the same: which predictions, explanations and parts changed.
 
-The base is explained first. The tuned model is then asked the very same thing (same answer, foil and counterfactual),
+The base is explained first. The other is then asked the very same thing (same answer, foil and counterfactual),
 so that preferences and effects mean the same in both, and it is measured also where it has lost the preference, so that
 there is nothing left to explain. Effects are compared in logits, as each share times its own gap:
 shares alone would rise wherever the gap shrinks. Parts are compared one by one only where both models have the same
@@ -9,8 +9,9 @@ layers and heads.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from mechanome.engine.memory import Budget
 from mechanome.explain.components import name_of
 from mechanome.explain.fixed import settled
 from mechanome.explain.items import Item, items
-from mechanome.explain.many import Explanations, Keep, Opened, explain_many
+from mechanome.explain.many import FEWEST, Explanations, Keep, Opened, explain_many
 from mechanome.explain.pairing import Pairing
 from mechanome.explain.result import Measured, Result
 from mechanome.explain.written import Written
@@ -37,7 +38,8 @@ class Change:
         site: its output.
         base, tuned: mean effect in logits over the same prompts.
         n: prompts in which both measured it.
-        interval: of the change, by paired bootstrap over prompts; None for a single prompt.
+        interval: of the change, by paired bootstrap over prompts; None for fewer than `FEWEST`.
+        echo: whether it merely repeats the input, in one of the models and prompts.
     """
 
     site: str
@@ -45,6 +47,7 @@ class Change:
     tuned: float
     n: int
     interval: Interval | None
+    echo: bool = False
 
     @property
     def change(self) -> float:
@@ -55,6 +58,26 @@ class Change:
     def name(self) -> str:
         """In words."""
         return name_of(parse(self.site))
+
+
+@dataclass(frozen=True)
+class Average:
+    """A mean over prompts.
+
+    Args:
+        estimate: the mean.
+        n: prompts.
+        interval: with 95 % coverage; None for fewer than `FEWEST` prompts.
+    """
+
+    estimate: float
+    n: int
+    interval: Interval | None
+
+    @classmethod
+    def of(cls, values: Sequence[float], interval: Callable[[], Interval]) -> Average:
+        """The mean of values, with its interval where they are enough."""
+        return cls(float(np.mean(values)), len(values), interval() if len(values) >= FEWEST else None)
 
 
 MOST = 12
@@ -92,48 +115,52 @@ class ModelComparison(Written):
         if None in shapes or shapes[0] == shapes[1]:
             return "no prompt was measured in both models"
         base, tuned = ("; ".join(f"{p} {a}\u00d7{b}" for p, (a, b) in (s or {}).items()) for s in shapes)
-        return f"the models have other layers or heads (base {base}; tuned {tuned}), so no part stands for another"
+        return f"the models have other layers or heads (first {base}; second {tuned}), so no part stands for another"
 
-    def quantities(self) -> dict[str, Interval]:
-        """What changed on average over prompts, with 95 % intervals; what too few prompts allow is left out."""
-        found: dict[str, Interval] = {}
+    def quantities(self) -> dict[str, Average]:
+        """What changed on average over prompts."""
+        found: dict[str, Average] = {}
+        seed = self.base.seed
         same = [pair.same_prediction for pair in self.pairs if pair.same_prediction is not None]
         if same:
-            found["same prediction (share)"] = binomial(sum(same), len(same))
+            found["same prediction (share)"] = Average.of(same, lambda: binomial(sum(same), len(same)))
         both = [pair.both for pair in self.pairs if pair.both is not None]
-        if len(both) > 1:
-            tuned, base = ([m.high for m in column] for column in zip(*((b, a) for a, b in both)))
-            found["preference, tuned minus base (logits)"] = paired_bootstrap(tuned, base, seed=self.base.seed)
+        if both:
+            base, tuned = ([m.high for m in column] for column in zip(*both))
+            moved = [b - a for a, b in zip(base, tuned)]
+            found["preference, second minus first (logits)"] = Average.of(
+                moved, lambda: paired_bootstrap(tuned, base, seed=seed)
+            )
         for name, values in (
             ("overlap of named parts (share)", [pair.overlap for pair in self.pairs]),
             ("rank correlation of effects", [pair.correlation for pair in self.pairs]),
         ):
             known = [value for value in values if value is not None]
-            if len(known) > 1:
-                found[name] = bootstrap(known, seed=self.base.seed)
+            if known:
+                found[name] = Average.of(known, partial(bootstrap, known, seed=seed))
         return found
 
     def changes(self, most: int = MOST) -> tuple[Change, ...]:
-        """The parts whose effect changed most on average, in logits, largest first.
+        """The parts whose effect changed most on average, in logits, largest first; then echoes of the input, likewise.
 
         Args:
-            most: how many.
+            most: how many of either.
         """
         both = self.comparable
         rows: dict[str, list[tuple[float, float]]] = {}
         for a, b in both:
             for site in a.effects.keys() & b.effects.keys():
                 rows.setdefault(site, []).append((a.effects[site] * a.gap, b.effects[site] * b.gap))
+        echoes = {site for pair in both for m in pair for site in m.echoes}
         means = {site: np.mean(values, axis=0) for site, values in rows.items()}
-        largest = sorted(means, key=lambda site: (-abs(means[site][1] - means[site][0]), site))[:most]
-        return tuple(
-            Change(site, float(means[site][0]), float(means[site][1]), len(rows[site]), self._interval(rows[site]))
-            for site in largest
-        )
+        largest = sorted(means, key=lambda site: (-abs(means[site][1] - means[site][0]), site))
+        parts, repeated = ([site for site in largest if (site in echoes) is echo][:most] for echo in (False, True))
+        return tuple(self._change(site, rows[site], site in echoes) for site in (*parts, *repeated))
 
-    def _interval(self, rows: Sequence[tuple[float, float]]) -> Interval | None:
+    def _change(self, site: str, rows: Sequence[tuple[float, float]], echo: bool) -> Change:
         base, tuned = zip(*rows)
-        return paired_bootstrap(tuned, base, seed=self.base.seed) if len(rows) > 1 else None
+        interval = paired_bootstrap(tuned, base, seed=self.base.seed) if len(rows) >= FEWEST else None
+        return Change(site, float(np.mean(base)), float(np.mean(tuned)), len(rows), interval, echo)
 
     def table(self) -> Table:
         """One row a prompt."""
@@ -149,11 +176,8 @@ class ModelComparison(Written):
                 "base": self.base.model,
                 "tuned": self.tuned.model,
                 "seed": self.base.seed,
-                "quantities": {name: vars(interval) for name, interval in self.quantities().items()},
-                "changes": [
-                    {**vars(c), "name": c.name, "interval": None if c.interval is None else vars(c.interval)}
-                    for c in self.changes()
-                ],
+                "quantities": {name: _plain(average) for name, average in self.quantities().items()},
+                "changes": [{**_plain(change), "name": change.name} for change in self.changes()],
                 "obstacle": self.obstacle,
                 "results": [pair.record() for pair in self.pairs],
             },
@@ -208,6 +232,10 @@ def again(result: Result) -> Item:
     if m is None:
         return result.item
     return Item(result.item.id, result.item.prompt, m.answer, m.foil, m.counterfactual)
+
+
+def _plain(found: Average | Change) -> dict[str, Any]:
+    return {**vars(found), "interval": None if found.interval is None else vars(found.interval)}
 
 
 def _row(pair: Pairing) -> list[Any]:

@@ -125,7 +125,9 @@ def swaps(
         fell = f"the answer's log-odds fell by {most:.1f} nats at most ({MOVES:g} are needed)"
         raise BadInput(
             "an automatic counterfactual",
-            f"{len(measured)} swaps of one token were tried, and {fell}" if measured else "no token has an alternative",
+            f"swaps of one token were tried ({len(measured)}), and {fell}"
+            if measured
+            else "no token has an alternative",
             "give --counterfactual, a prompt of as many tokens that has another answer; or ask about another --answer",
         )
     return sorted(inner or found, key=lambda swap: (not swap.flips, -swap.worth))

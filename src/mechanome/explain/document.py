@@ -4,35 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mechanome.explain import document_parts, document_tokens, story
+from mechanome.explain import document_parts, document_tokens, headline, story
 from mechanome.explain.explanation import Explanation
 from mechanome.explain.tokens import quoted, whole
 from mechanome.explain.verification import LEVEL, MUST_KEEP, MUST_REMOVE, RANDOM_AT_MOST
-from mechanome.report import Line, Page, Section
+from mechanome.report import Line, Page, Section, number
 
 _MOST_TOKENS = 32
 """Listed among the facts."""
 
 
-def document(e: Explanation, replay: str = "") -> Page:
+def document(e: Explanation, replay: str = "", back: str = "") -> Page:
     """The page.
 
     Args:
         e: an explanation.
         replay: the command that repeats it.
+        back: relative path of the page about all prompts, for a link; empty for none.
     """
     return Page(
         name=f"{e.verdict}: {e.question.prompt[:60]}",
-        kicker=f"Mechanome \u00b7 explain \u00b7 {e.origin.id}",
-        title=story.title(e),
-        subtitle=story.subtitle(e),
-        verdict=(e.verdict.capitalize(), e.explained, story.verdict(e)),
+        kicker=" \u00b7 ".join(("Mechanome", "explain", e.origin.id, *e.origin.notes)),
+        title=headline.title(e),
+        subtitle=headline.subtitle(e),
+        verdict=(e.verdict.capitalize(), e.explained, headline.verdict(e)),
         story=story.story(e),
         sections=tuple(_sections(e)),
         measured=tuple(_measured(e)),
         limits=_LIMITS,
         facts=tuple(_facts(e)),
         command=replay,
+        back=("all prompts", back) if back else None,
     )
 
 
@@ -63,8 +65,8 @@ def _measured(e: Explanation) -> Iterator[Line]:
     yield ("Choices. ", "; ".join(q.choices) + "." if q.choices else "Answer, foil and counterfactual were given.")
     yield (
         f"Shares. The preference is the logit of {q.answer} minus the logit of {q.foil}, at the last token. Its gap "
-        f"between prompt ({q.high:.3f}) and counterfactual ({q.low:.3f}) is 100 %. A share can exceed 100 % or be "
-        f"negative.",
+        f"between prompt ({number(q.high, 3)}) and counterfactual ({number(q.low, 3)}) is 100 %. More than 100 % "
+        "goes beyond the value after the other prompt; a negative share goes the other way.",
     )
     yield (
         f"Test. Explained means: the answer is what the model says; removing the named parts loses at least "

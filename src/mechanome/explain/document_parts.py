@@ -25,7 +25,7 @@ def flow(e: Explanation) -> Section:
         "Where it travels: layers and positions",
         (
             "The residual stream of the prompt is put into the counterfactual's run, at one layer and one position at "
-            "a time. Strong green: this place alone brings the preference back.",
+            f"a time. Strong green: this place alone brings {story.whole_of(e)} back.",
         ),
         HeatMap([e.question.tokens[p] for p in shown], [str(x) for x in e.flow.layers], values, "layer", "token"),
         method=("Exact: activation patching of the stream before each layer, one run a cell.", *_notes(e.flow)),
@@ -63,7 +63,7 @@ def parts(e: Explanation) -> Section:
         "Which parts cause it: every head and MLP",
         (
             "The same for the output of each part, at all positions: its value from the prompt, everything else from "
-            "the counterfactual. Strong green: this part alone brings the preference back.",
+            f"the counterfactual. Strong green: this part alone brings {story.whole_of(e)} back.",
         ),
         HeatMap(rows, [str(x) for x in layers], values, "layer", "part", breaks),
         method=("Exact: activation patching, one run a cell; no gradient estimate.", *_notes(*e.parts)),
@@ -100,8 +100,8 @@ def named(e: Explanation) -> Section:
         Sheet(
             (
                 ("part", "layer and, for a head, its number"),
-                ("restores", "share of the preference that comes back"),
-                ("breaks", "share of the preference that is lost"),
+                ("restores", f"share of {story.whole_of(e)} that comes back"),
+                ("breaks", f"share of {story.whole_of(e)} that is lost"),
                 ("acts at", "the position at which it restores most"),
                 ("attends to", "attention of the query at that position, in the prompt"),
             ),
@@ -163,6 +163,7 @@ def writers(found: Direct) -> Section:
             numbers=found.table(),
         ),
         (
+            f"Listed are the {len(rows)} of {len(found.writers)} parts that differ most. "
             f"Sum check: all {len(found.writers)} parts, embedding and biases included, write "
             f"{number(high, 3)} logits after the prompt and "
             f"{number(low, 3)} after the counterfactual; the model's own preference differs by "
@@ -188,12 +189,14 @@ def verification(e: Explanation) -> Section:
         finding.append(
             (
                 f"{name}: {whole(trial.share)} against {whole(trial.spread.estimate)} for random sets (95 % "
-                f"interval of their mean {100 * trial.spread.lo:.0f} to {whole(trial.spread.hi)}), p = "
+                f"interval of their mean {number(100 * trial.spread.lo, 0)} to {whole(trial.spread.hi)}), p = "
                 f"{trial.p:.2f}; the model then says ",
                 story.said(e, trial.after.tokens[0]),
                 ". ",
             )
         )
+    beyond = story.beyond(e)
+    remarks = (v.removed.least or v.kept.least, beyond[:1].upper() + beyond[1:])
     return Section(
         "Does the explanation hold?",
         (
@@ -202,8 +205,8 @@ def verification(e: Explanation) -> Section:
             f"counterfactual's run. Gray: {len(v.removed.random)} random sets with as many heads and MLPs, drawn from "
             "all other parts.",
         ),
-        Dots(contests, "share of the preference lost (remove) or brought back (keep)"),
-        tuple(piece for line in finding for piece in line),
+        Dots(contests, f"share of {story.whole_of(e)} lost (remove) or brought back (keep)"),
+        (*(piece for line in finding for piece in line), *(f"{remark}. " for remark in remarks if remark)),
         method=("Exact: one run for the parts, and one for each random set, in both directions.",),
         limit=(
             "The parts were chosen and tested on the same pair of prompts: that they matter here does not show that "
@@ -243,7 +246,11 @@ def stability(e: Explanation) -> Section:
             rows,
             numbers=_comparisons(e),
         ),
-        (f"In {e.stability.stable} of {len(rows)} further counterfactuals the same parts carry the answer.",),
+        (
+            f"In {e.stability.stable} of {len(rows)} further counterfactuals the same parts "
+            + ("carry the answer" if e.explained else "reach the test's shares; above they did not pass it")
+            + f". On average {whole(e.stability.found_again)} of them would be named there, too.",
+        ),
         ("Exact, as above. There are no random sets here, and the verdict does not depend on it.",),
         ("Automatic counterfactuals swap one token each; they are a few of many, not a sample of anything.",),
     )

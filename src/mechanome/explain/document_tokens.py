@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
-from mechanome.core import Interval
+from mechanome.core import Interval, Table
 from mechanome.explain import story
 from mechanome.explain.explanation import Explanation
-from mechanome.explain.importance import Importance
+from mechanome.explain.importance import HIDDEN_LAST, Importance
 from mechanome.explain.tokens import quoted
 from mechanome.heads import HIDDEN_FROM
 from mechanome.report import (
@@ -27,9 +28,12 @@ from mechanome.report import (
     TokenStrip,
     number,
 )
+from mechanome.report.rendering import visible
 
 _TOP = 3
 """Tokens named for each measure."""
+_FEW = 20
+"""Tokens below which a rank correlation is said to rest on little."""
 
 
 def chat(e: Explanation) -> Section:
@@ -79,22 +83,21 @@ def tokens(e: Explanation) -> Section:
     if e.importance is not None:
         options += _measures(e.importance)
         pictures.append(_agreement(e.importance))
-    numbers = e.importance.table() if e.importance is not None else options[0].picture.table()
-    assert numbers is not None
     return Section(
         "Which tokens it depends on",
         (
-            "Green: the answer needs this token; orange: it does better without it. Hiding a token and running the "
-            "model again is the causal test. Contribution, norm and attention are read from a single run: they are "
-            "claims, and are shown beside the test.",
+            "Green: the answer needs this; orange: it does better without it. Hiding tokens and running the model "
+            "again is the causal test: from every later position, in logits of the preference, as in the story above; "
+            "and from the last position alone. Contribution, norm and attention are read from a single run: they are "
+            "claims about the last position, and are held against hiding from it.",
         ),
-        Stack([Choice("token importance", options, numbers), *pictures]),
+        Stack([Choice("token importance", options, _numbers(e)), *pictures]),
         _finding(e),
         (
             "Hidden means: in every layer, the queries named cannot attend to the token, and the rest of their "
-            "attention is renormalized; one run a token. Contribution: the share of each layer's attention output at "
+            f"attention is renormalized. {_runs(e)} Contribution: the share of each layer's attention output at "
             "the last position that comes from the token, by projection, mean over layers (Cunningham and Mu\u00e7a "
-            "Cirone 2026). Norm-based: attention times the length of the transformed value. All are for the last "
+            "Cirone 2026). Norm-based: attention times the length of the transformed value. All three are for the last "
             "position. The first token takes surplus attention in most models, so it is left out of agreement.",
         ),
         (
@@ -104,16 +107,42 @@ def tokens(e: Explanation) -> Section:
     )
 
 
+def _runs(e: Explanation) -> str:
+    """How many runs hiding took."""
+    each = "From the last position: one run a token."
+    if e.hidden is None:
+        return each
+    n = e.hidden.together
+    later = "one run a token" if n == 1 else f"one run per group of {n} neighbors, which still see each other"
+    return f"From every later position: {later}. {each if e.importance is not None else ''}".rstrip()
+
+
 def _hiding(e: Explanation) -> Iterator[Option]:
     if e.hidden is None:
         return
     q, hidden = e.question, e.hidden
-    lost = [hidden.at(p) for p in range(q.length)]
-    marks = {p: f"\u2192 {q.other_tokens[p].strip() or quoted(q.other_tokens[p])}" for p in q.differing}
+    cells = [*hidden.groups, (q.length - 1,)]
+    marks = {
+        i: ", ".join(f"\u2192 {visible(q.other_tokens[p])}" for p in cell if p in q.differing)
+        for i, cell in enumerate(cells)
+        if set(cell) & set(q.differing)
+    }
+    strip = TokenStrip(
+        tuple("".join(q.tokens[p] for p in cell) for cell in cells),
+        [*(-x for x in hidden.change.tolist()), None],
+        "logits of the preference lost",
+        marks,
+        positions=[story.positions(cell) for cell in cells] if hidden.together > 1 else (),
+    )
+    these = (
+        "this token"
+        if hidden.together == 1
+        else f"these tokens together: one cell is {hidden.together} neighbors, the last one fewer"
+    )
     yield Option(
         f"hidden from {HIDDEN_FROM['later']}",
-        TokenStrip(q.tokens, [None if x is None else -x for x in lost], "logits of the preference lost", marks),
-        "What the preference loses, in logits, when no later token can look at this one. Nothing comes after the last "
+        strip,
+        f"What the preference loses, in logits, when no later token can look at {these}. Nothing comes after the last "
         "token. Arrows mark what the counterfactual has instead.",
     )
 
@@ -124,12 +153,30 @@ def _measures(found: Importance) -> Iterator[Option]:
         f"hidden from {HIDDEN_FROM[hidden.hidden_from]}",
         TokenStrip(hidden.tokens, hidden.effects.tolist(), "nats of log p(answer) lost"),
         "What the log-probability of the answer loses, in nats, when the last token alone cannot look at this one: "
-        "the causal reference for the measures.",
+        "the measures are held against this.",
     )
     for measure in found.measures:
         said = measure.definition
         strip = TokenStrip(found.tokens, measure.values.tolist(), measure.title)
         yield Option(measure.title, strip, f"{said[0].upper()}{said[1:]}; mean over layers.")
+
+
+def _numbers(e: Explanation) -> Table:
+    """Everything of every token, row by row; where neighbors were hidden together, each has the number of all."""
+    q, hidden, found = e.question, e.hidden, e.importance
+    columns: dict[str, list[Any]] = {"position": list(range(q.length)), "token": [quoted(t) for t in q.tokens]}
+    if hidden is not None:
+        columns[f"hidden from {HIDDEN_FROM['later']} (logits of the preference lost)"] = [
+            None if (x := hidden.at(p)) is None else -x for p in range(q.length)
+        ]
+        if hidden.together > 1:
+            columns["hidden together with"] = [
+                next((story.positions(group) for group in hidden.groups if p in group), "") for p in range(q.length)
+            ]
+    if found is not None:
+        columns[HIDDEN_LAST] = found.masking.effects.tolist()
+        columns |= {measure.title: measure.values.tolist() for measure in found.measures}
+    return Table(list(columns), list(zip(*columns.values())))
 
 
 def _agreement(found: Importance) -> Sheet:
@@ -142,8 +189,8 @@ def _agreement(found: Importance) -> Sheet:
         (
             ("measure", "of each token, for the last position"),
             (
-                "agrees with hiding",
-                "Spearman's rank correlation, over tokens, with the size of the effect of hiding; 1 is the same order",
+                "agrees with hiding from the last position",
+                "Spearman's rank correlation, over tokens, with the size of that effect; 1 is the same order",
             ),
             ("its top tokens", "without the first token"),
         ),
@@ -166,7 +213,10 @@ def _finding(e: Explanation) -> Line:
     if not known:
         return ("The measures cannot be compared with hiding on this prompt.",)
     n = known[0].agreement.n if known[0].agreement is not None else 0
-    return (f"Agreement is over {n} tokens of one prompt, with a 95 % interval: a few tokens say little.",)
+    few = ": a few tokens say little" if n < _FEW else ""
+    return (
+        f"Agreement with hiding from the last position is over {n} tokens of one prompt, with a 95 % interval{few}.",
+    )
 
 
 def layers(e: Explanation) -> Section:

@@ -9,16 +9,35 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from mechanome.core import BadInput, CorruptFile, RunFolder
 from mechanome.engine import Model
 from mechanome.explain.items import Item
-from mechanome.explain.many import Settings
+from mechanome.explain.many import Settings, notes_of
 from mechanome.explain.result import VERDICTS, Result
 
-ASKED, WEIGHTS = "asked", "weights"
-"""What a row says besides its result: a hash of what was asked, and that of the weights, empty where unknown."""
+ASKED, WEIGHTS, NOTES = "asked", "weights", "notes"
+"""What a row says besides its result: a hash of what was asked, that of the weights (empty where unknown), and what a
+reader must know about them."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """A result that is in the folder.
+
+    Args:
+        result: the result.
+        asked: a hash of the prompt, the model and the settings it was made with.
+        weights: a hash of the weights that made it, empty where unknown.
+        notes: what a reader must know about them.
+    """
+
+    result: Result
+    asked: str
+    weights: str
+    notes: tuple[str, ...]
 
 
 def stamp(item: Item, model: str, settings: Settings) -> str:
@@ -32,10 +51,20 @@ def weights(model: Model) -> str:
     return "" if model.source is None else model.source.sha256
 
 
-def done(
-    run: RunFolder, asked: Sequence[Item], model: str, settings: Settings, first: int
-) -> dict[str, tuple[Result, str]]:
-    """The results that are in the folder with their pages, and the weights that made them, by the id of the prompt.
+def row(result: Result, model: Model, name: str, settings: Settings) -> dict[str, Any]:
+    """What `metrics.jsonl` keeps of a result.
+
+    Args:
+        result: the result.
+        model: what made it. name: what it was called for.
+        settings: of the run.
+    """
+    about = {ASKED: stamp(result.item, name, settings), WEIGHTS: weights(model), NOTES: list(notes_of(model))}
+    return {**result.record(), **about}
+
+
+def done(run: RunFolder, asked: Sequence[Item], model: str, settings: Settings, first: int) -> dict[str, Done]:
+    """The results that are in the folder with their pages, by the id of the prompt.
 
     Args:
         run: the folder.
@@ -49,38 +78,38 @@ def done(
     """
     file = str(run.path / "metrics.jsonl")
     rows = {row["step"]: row for row in run.metrics()}
-    found: dict[str, tuple[Result, str]] = {}
+    found: dict[str, Done] = {}
     for step, item in enumerate(asked, first):
         if step not in rows:
             continue
-        result, made_for, with_weights = _read(file, item, rows[step])
-        if made_for != stamp(item, model, settings):
+        kept = _read(file, item, rows[step])
+        if kept.asked != stamp(item, model, settings):
             raise BadInput(
                 str(run.path / "config.yaml"),
                 f"what it says of prompt {item.id!r} was changed after that prompt was done",
                 "put it back, or start a new run",
             )
-        if not result.page or (run.path / result.page).is_file():
-            found[item.id] = result, with_weights
+        if not kept.result.page or (run.path / kept.result.page).is_file():
+            found[item.id] = kept
     return found
 
 
-def check_weights(run: RunFolder, before: Iterable[str], model: Model) -> None:
+def check_weights(run: RunFolder, before: Iterable[Done], model: Model) -> None:
     """Whether the model is the one that made what is done.
 
     Raises:
         BadInput: its weights are others.
     """
-    if set(before) - {weights(model)}:
+    if {kept.weights for kept in before} - {weights(model)}:
         raise BadInput(str(run.path), f"the weights of {model.name} changed since it was started", "start a new run")
 
 
-def _read(file: str, item: Item, row: dict[str, Any]) -> tuple[Result, str, str]:
+def _read(file: str, item: Item, row: dict[str, Any]) -> Done:
     try:
-        result, made_for, with_weights = Result.from_record(item, row), str(row[ASKED]), str(row[WEIGHTS])
+        kept = Done(Result.from_record(item, row), str(row[ASKED]), str(row[WEIGHTS]), tuple(row[NOTES]))
     except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
         why = f"step {row['step']} is no result ({type(error).__name__}: {error})"
         raise CorruptFile(file, why, "restore it, or start a new run") from error
-    if result.verdict not in VERDICTS:
-        raise CorruptFile(file, f"step {row['step']}: no verdict is {result.verdict!r}", "restore it")
-    return result, made_for, with_weights
+    if kept.result.verdict not in VERDICTS:
+        raise CorruptFile(file, f"step {row['step']}: no verdict is {kept.result.verdict!r}", "restore it")
+    return kept

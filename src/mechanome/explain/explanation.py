@@ -128,15 +128,16 @@ class Explanation:
         """Everything as JSON text."""
         return json.dumps(self.record(), indent=2, ensure_ascii=False)
 
-    def html(self, replay: str = "") -> str:
+    def html(self, replay: str = "", back: str = "") -> str:
         """The self-contained report page.
 
         Args:
             replay: the command that repeats this run, shown on the page.
+            back: relative path of the page about all prompts, for a link.
         """
         from mechanome.explain.document import document
 
-        return document(self, replay).html()
+        return document(self, replay, back).html()
 
     def _repr_html_(self) -> str:
         from mechanome.explain.document import document

@@ -17,8 +17,9 @@ from mechanome.explain.components import KINDS
 from mechanome.explain.effects import having, parts
 from mechanome.explain.items import Item
 from mechanome.explain.prompts import Prompt
-from mechanome.explain.question import Subject, against
+from mechanome.explain.question import against
 from mechanome.explain.result import Measured, Result
+from mechanome.explain.subject import Subject
 from mechanome.explain.tokens import Prediction, quoted
 
 

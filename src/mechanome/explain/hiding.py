@@ -36,6 +36,16 @@ class Hidden:
     change: Tensor = field(repr=False)
     probability: Tensor = field(repr=False)
 
+    @property
+    def together(self) -> int:
+        """How many neighbors are hidden together; 1 where each token is hidden alone."""
+        return max(map(len, self.groups))
+
+    @property
+    def ranked(self) -> list[tuple[float, tuple[int, ...]]]:
+        """Change and group, those first whose hiding costs the preference most."""
+        return sorted(zip(self.change.tolist(), self.groups))
+
     def at(self, position: int) -> float | None:
         """The change where this position is hidden, None for the last one."""
         return next((float(c) for g, c in zip(self.groups, self.change) if position in g), None)

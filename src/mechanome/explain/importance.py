@@ -21,6 +21,13 @@ from mechanome.heads import METRICS, LeaveOneOut, agreement, leave_one_out, toke
 
 NAMES = {"contribution_layer": "contribution", "norm": "norm-based", "attention": "attention"}
 """The measures shown, rows of `heads.METRICS`, and what they are called here."""
+_MEANINGS = {
+    "contribution_layer": "the token's share of what attention writes at the last position",
+    "norm": "attention times the length of what it passes on",
+    "attention": "attention alone",
+}
+
+HIDDEN_LAST = "hidden from the last position (nats of log p(answer) lost)"
 
 
 @dataclass(frozen=True)
@@ -43,6 +50,11 @@ class Measure:
     def title(self) -> str:
         """In a word or two."""
         return NAMES[self.name]
+
+    @property
+    def meaning(self) -> str:
+        """In plain words."""
+        return _MEANINGS[self.name]
 
     @property
     def definition(self) -> str:
@@ -73,12 +85,12 @@ class Importance:
         return sorted(self.masking.others, key=lambda p: -float(effects[p]))[:k]
 
     def table(self) -> Table:
-        """One row a token: the effect of hiding it (nats), and each measure."""
+        """One row a token: what hiding it from the last position costs log p(answer), in nats, and each measure."""
         rows = [
             (p, quoted(token), float(self.masking.effects[p]), *(float(m.values[p]) for m in self.measures))
             for p, token in enumerate(self.tokens)
         ]
-        return Table(("position", "token", "hidden (nats)", *(m.title for m in self.measures)), rows)
+        return Table(("position", "token", HIDDEN_LAST, *(m.title for m in self.measures)), rows)
 
     def record(self) -> dict[str, Any]:
         """As plain data."""

@@ -30,6 +30,8 @@ from mechanome.report import Page
 
 RECURRING = 2
 """A part recurs if at least this many prompts name it."""
+FEWEST = 5
+"""Prompts from which on a mean over prompts is given with an interval."""
 
 Opened = str | Path | nn.Module | Model
 
@@ -40,13 +42,15 @@ class Recurring:
 
     Args:
         site: its output.
-        named: how many explanations name it.
+        named: for how many prompts it is named.
+        explained: how many of them are explained; of the others, the named parts did not pass the verification.
         effect: mean share that it alone restores, over all prompts where it was measured, whether named or not, with
             its bootstrap interval over prompts.
     """
 
     site: str
     named: int
+    explained: int
     effect: Interval
 
     @property
@@ -63,11 +67,13 @@ class Explanations(Written):
         results: one a prompt.
         model: its id.
         seed: of the random sets.
+        notes: what a reader must know about the model's weights.
     """
 
     results: tuple[Result, ...]
     model: str
     seed: int
+    notes: tuple[str, ...] = ()
 
     def __iter__(self) -> Iterator[Result]:
         return iter(self.results)
@@ -97,14 +103,17 @@ class Explanations(Written):
         return sum(result.seconds for result in self.results)
 
     def recurring(self) -> tuple[Recurring, ...]:
-        """The parts that at least two explanations name, the most often named first."""
+        """The parts that are named for at least two prompts; those come first that most *explained* prompts name."""
         named = Counter(site for m in self.measured for site in m.named)
+        explained = Counter(
+            site for r in self.results if r.verdict == "explained" and r.measured for site in r.measured.named
+        )
         found = []
         for site, count in named.items():
             values = [m.effects[site] for m in self.measured if site in m.effects]
             if count >= RECURRING:
-                found.append(Recurring(site, count, bootstrap(values, seed=self.seed)))
-        return tuple(sorted(found, key=lambda part: (-part.named, -part.effect.estimate, part.site)))
+                found.append(Recurring(site, count, explained[site], bootstrap(values, seed=self.seed)))
+        return tuple(sorted(found, key=lambda part: (-part.explained, -part.named, -part.effect.estimate, part.site)))
 
     def table(self) -> Table:
         """One row a prompt."""
@@ -119,11 +128,11 @@ class Explanations(Written):
                 "version": 1,
                 "model": self.model,
                 "seed": self.seed,
+                "notes": list(self.notes),
                 "counts": self.counts,
                 "shares": {verdict: vars(interval) for verdict, interval in self.shares.items()},
                 "recurring": [
-                    {"site": part.site, "name": part.name, "named": part.named, "effect": vars(part.effect)}
-                    for part in self.recurring()
+                    {**vars(part), "name": part.name, "effect": vars(part.effect)} for part in self.recurring()
                 ],
                 "results": [{**result.item.record(), **result.record()} for result in self.results],
             },
@@ -206,7 +215,12 @@ def explain_many(
     with Bar("explaining", len(checked), quiet) as bar:
         opened = load(model)
         made = tuple(results(checked, opened, settings, bar, keep, settle))
-    return Explanations(made, opened.name, seed)
+    return Explanations(made, opened.name, seed, notes_of(opened))
+
+
+def notes_of(model: Model) -> tuple[str, ...]:
+    """What a reader must know about its weights."""
+    return () if model.source is None else tuple(model.source.notes)
 
 
 def results(

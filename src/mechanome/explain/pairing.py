@@ -33,7 +33,7 @@ class Pairing:
     @property
     def why_not(self) -> str:
         """Why the two cannot be compared; empty if they can."""
-        for name, result in (("base", self.base), ("tuned", self.tuned)):
+        for name, result in (("first", self.base), ("second", self.tuned)):
             if result.measured is None:
                 return f"{name}: {result.reason}"
         return "" if self.both else "the two were asked for other tokens"

@@ -65,7 +65,7 @@ def explain(
         quiet: no progress.
 
     Returns:
-        an `Explanation`: `e.verdict`, `e.story`, `e.components`, `e.table()`, `e.html()`, `e.to_json()`.
+        an `Explanation`: `e.verdict`, `e.components`, `e.table()`, `e.html()`, `e.to_json()`.
 
     Raises:
         BadInput: a prompt, answer, foil, counterfactual or option that cannot be used, each with its fix, before the

@@ -15,44 +15,15 @@ from torch import Tensor
 from mechanome.core import BadInput, NotFinite, NotServed, ShapeMismatch
 from mechanome.engine import Batch, LogitDiff, Model
 from mechanome.explain.answers import Continuation, Score, Scores, fork, parting, read, whole_scores
-from mechanome.explain.choices import all_logits, choose_answer, choose_foil, next_logits
-from mechanome.explain.counterfactual import Swap, difference, log_odds, swaps
+from mechanome.explain.choices import choose_answer, choose_foil, next_logits
+from mechanome.explain.counterfactual import Swap
 from mechanome.explain.prompts import Asked, Message, Prompt
-from mechanome.explain.tokens import Token, percent, quoted
+from mechanome.explain.subject import Subject
+from mechanome.explain.tokens import Prediction, Token, percent, quoted
+from mechanome.report import number
 
 MIN_GAP = 0.5
 """Prompt and counterfactual must differ by this much in the logit difference, or there is nothing to explain."""
-
-
-@dataclass(frozen=True)
-class Subject:
-    """What stays the same whatever the prompt is compared with.
-
-    Args:
-        prompt: the prompt.
-        answer: the whole answer.
-        foil: the whole foil, None where each counterfactual brings its own.
-    """
-
-    prompt: Prompt
-    answer: Continuation
-    foil: Continuation | None
-
-    @property
-    def shared(self) -> int:
-        """Tokens of the answer that a given foil shares."""
-        return 0 if self.foil is None else fork(self.answer, self.foil)
-
-    def swaps(self, model: Model) -> list[Swap]:
-        """The swaps that cost the answer's token most where it parts from a given foil, best first.
-
-        Raises:
-            BadInput: none does.
-        """
-        n = self.shared
-        own, row = self.answer.ids[n], self.prompt.followed_by(model, self.answer.ids[:n])
-        score = log_odds(own) if self.foil is None else difference(own, self.foil.ids[n])
-        return swaps(model, row, all_logits(model, row), score, self.prompt.content, self.prompt.length - 1)
 
 
 @dataclass(frozen=True)
@@ -71,6 +42,7 @@ class Question:
         clean_logits: next-token logits after `clean`, `[vocab]`.
         corrupted_logits: next-token logits after `corrupted`, `[vocab]`.
         scores: answer and foil as whole texts.
+        opening: the likeliest next token after the prompt alone, without what answer and foil share.
         shared: the tokens that both share, the last ones of both rows.
         shared_text: what they make, as it stands behind both prompts; empty where answer and foil share none.
         further: other swaps that would do, best first; none where the counterfactual was given.
@@ -87,6 +59,7 @@ class Question:
     clean_logits: Tensor = field(repr=False)
     corrupted_logits: Tensor = field(repr=False)
     scores: Scores
+    opening: Prediction = field(repr=False)
     shared: tuple[Token, ...] = ()
     shared_text: str = ""
     further: tuple[Swap, ...] = field(default=(), repr=False)
@@ -189,14 +162,15 @@ def ask(
     if given is not None:
         question = against(model, subject, given, choices=choices)
     else:
-        swap, *further = subject.swaps(model)
+        swap, *further = subject.best_swaps(model, last)
         question = against(model, subject, own.swapped(model, swap.position, swap.new.id), swap, choices)
         question = replace(question, further=tuple(further))
     if question.gap < MIN_GAP:
         raise BadInput(
             f"counterfactual {quoted(question.counterfactual)}",
-            f"it hardly changes the preference for {question.answer} over {question.foil} "
-            f"(logit difference {question.high:.2f} after the prompt, {question.low:.2f} after the counterfactual)",
+            f"it hardly changes the preference for {question.answer} over {question.foil} (logit difference "
+            f"{number(question.high)} after the prompt, {number(question.low)} after the counterfactual)"
+            f"{_rather(question)}",
             "choose a counterfactual with another answer, or another --foil",
         )
     return question
@@ -228,6 +202,7 @@ def against(
         scores = whole_scores(model, prompt, other, answer, foil)
     made = [] if swap is None else [_said(swap, token, clean, corrupted)]
     shared = Continuation.of(model, answer.ids[:n])
+    alone = next_logits(model, prompt.batch) if n else clean
     question = Question(
         subject=subject,
         other=other,
@@ -240,11 +215,17 @@ def against(
         clean_logits=clean,
         corrupted_logits=corrupted,
         scores=scores,
+        opening=Prediction.of(model, alone, 1),
         shared=shared.tokens,
         shared_text=shared.text,
     )
     said = (*choices, *made, *chosen, *parting(answer, foil, n), *scores.sentences(question.high))
     return replace(question, choices=said)
+
+
+def _rather(question: Question) -> str:
+    """That the model prefers the foil, where it does."""
+    return "" if question.high >= 0 else f"; after the prompt the model prefers {question.foil} to {question.answer}"
 
 
 def _check_model(model: Model) -> None:

@@ -36,6 +36,7 @@ def record(e: Explanation) -> dict[str, Any]:
             {"positions": list(group), "change": float(c), "answer_probability": float(p)}
             for group, c, p in zip(e.hidden.groups, e.hidden.change, e.hidden.probability)
         ],
+        "hidden_together": None if e.hidden is None else e.hidden.together,
         "importance": None if e.importance is None else e.importance.record(),
         "flow": _grid(e.flow),
         "parts": [_grid(grid) for grid in e.parts],
@@ -49,7 +50,7 @@ def record(e: Explanation) -> dict[str, Any]:
             "remove": _trial(e.verification.removed),
             "keep": _trial(e.verification.kept),
         },
-        "stability": _stability(e.stability),
+        "stability": {**_stability(e.stability), "of_verified_parts": e.explained},
         "model": vars(e.origin),
         "versions": dict(e.versions),
         "seed": e.seed,
@@ -70,6 +71,7 @@ def _question(q: Question) -> dict[str, Any]:
         "answer": vars(q.answer),
         "foil": vars(q.foil),
         "shared": [vars(token) for token in q.shared],
+        "prediction_before_shared": _prediction(q.opening),
         "scores": {
             name: {
                 "text": score.text,

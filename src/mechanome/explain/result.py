@@ -37,6 +37,8 @@ class Measured:
         named: sites of the named parts, strongest first, without echoes of the input.
         stability: against how many further counterfactuals the named parts carry the contrast, such as `1 of 2`; empty
             where there were none.
+        without: the likeliest next token when the named parts are removed, as text; empty where none were named.
+        echoes: sites of the parts that merely repeat the input.
     """
 
     answer: str
@@ -52,6 +54,8 @@ class Measured:
     kept: float | None = None
     named: tuple[str, ...] = ()
     stability: str = ""
+    without: str = ""
+    echoes: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, e: Explanation) -> Measured:
@@ -62,6 +66,8 @@ class Measured:
             removed=v.removed.share,
             kept=v.kept.share,
             named=tuple(str(part.site) for part in e.components if not part.echo),
+            without=v.removed.after.tokens[0].text,
+            echoes=tuple(str(part.site) for part in e.components if part.echo),
             stability=f"{tested.stable} of {len(tested.comparisons)}" if tested.comparisons else "",
         )
 
@@ -96,7 +102,8 @@ class Measured:
     def from_record(cls, record: Mapping[str, Any]) -> Measured:
         """Read back what `vars` gave, after a journey through JSON."""
         shape = {point: (size[0], size[1]) for point, size in record["shape"].items()}
-        return cls(**{**record, "named": tuple(record["named"]), "shape": shape})
+        sites = {name: tuple(record[name]) for name in ("named", "echoes")}
+        return cls(**{**record, **sites, "shape": shape})
 
 
 @dataclass(frozen=True)

@@ -116,16 +116,20 @@ class Stability:
         return sum(comparison.carries for comparison in self.comparisons)
 
     @property
+    def found_again(self) -> float:
+        """Share of the named parts that would be named against the others as well, over all comparisons."""
+        return sum(len(c.again) for c in self.comparisons) / sum(len(c.effects) for c in self.comparisons)
+
+    @property
     def conclusion(self) -> str:
         """In one line."""
         n = len(self.comparisons)
         if not n:
             return f"stability was not tested: {self.why_none}"
-        found = sum(len(c.again) for c in self.comparisons) / sum(len(c.effects) for c in self.comparisons)
         return (
             f"stable in {self.stable} of {n} further counterfactuals: "
             + ("; ".join(self._sentence(c) for c in self.comparisons))
-            + f". {whole(found)} of the named parts are found again on average"
+            + f". {whole(self.found_again)} of the named parts are found again on average"
             + (f". No more were compared: {self.why_none}" if self.why_none else "")
         )
 

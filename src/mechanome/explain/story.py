@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 from mechanome.explain.tokens import Token, percent, whole
-from mechanome.report import Line, Role, Span, number
+from mechanome.report import Line, Span, number
 
 if TYPE_CHECKING:
     from mechanome.explain.explanation import Explanation
@@ -20,11 +21,13 @@ WORTH_SAYING = 0.1
 
 LONG = 240
 """Characters of a prompt, beyond which a sentence quotes a piece of it."""
+SPAN = 60
+"""Characters of tokens that were hidden together, likewise."""
 
 
 def token(text: str) -> Span:
-    """A token set off from the sentence, without the space it starts with."""
-    return Span(text.strip(" ") or text, "token")
+    """A token set off from the sentence, as it is: with the space it starts with."""
+    return Span(text, "token")
 
 
 def excerpt(text: str, other: str = "") -> str:
@@ -48,12 +51,12 @@ def counterfactual(e: Explanation) -> str:
 
 def answer(e: Explanation) -> Span:
     """The answer, set off."""
-    return _side(e, e.question.answer, "answer")
+    return Span(e.question.answer.text, "answer")
 
 
 def foil(e: Explanation) -> Span:
     """The foil, set off."""
-    return _side(e, e.question.foil, "foil")
+    return Span(e.question.foil.text, "foil")
 
 
 def said(e: Explanation, next_token: Token) -> Span:
@@ -62,41 +65,30 @@ def said(e: Explanation, next_token: Token) -> Span:
     return sides.get(next_token.id, token(next_token.text))
 
 
-def _side(e: Explanation, own: Token, role: Role) -> Span:
-    alike = e.question.answer.text.strip() == e.question.foil.text.strip()
-    return Span(own.text if alike else token(own.text).text, role)
+def span(e: Explanation, group: Sequence[int]) -> str:
+    """Neighboring tokens as one text, of a long one its beginning and its end."""
+    text = "".join(e.question.tokens[p] for p in group)
+    half = SPAN // 2
+    return text if len(text) <= SPAN else f"{text[:half]}\u2026{text[-half:]}"
 
 
-def title(e: Explanation) -> Line:
-    """The prompt, and the answer after it; of a chat, its last message and what the model says to it."""
-    q = e.question
-    before = prompt(e) + (" \u2192 " if q.chat is not None else "") + q.shared_text
-    gap = " " if q.answer.text.startswith(" ") and not before.endswith(" ") else ""
-    return (f"{before}{gap}", answer(e))
+def positions(group: Sequence[int]) -> str:
+    """Neighbors by their first and last position: `4\u20137`."""
+    return str(group[0]) if len(group) == 1 else f"{group[0]}\u2013{group[-1]}"
 
 
-def subtitle(e: Explanation) -> Line:
-    """The contrast."""
-    return ("Why not ", foil(e), ", as after \u201c", counterfactual(e), "\u201d?")
+def whole_of(e: Explanation) -> str:
+    """What shares are shares of, in words: a preference that is none is a difference between two prompts."""
+    return "the preference" if e.question.high > 0 else "the difference between the two prompts"
 
 
-def verdict(e: Explanation) -> Line:
-    """Whether the named parts are the mechanism, in a sentence."""
+def beyond(e: Explanation) -> str:
+    """What a share above 100 % means, where one is shown; else empty."""
     v = e.verification
-    if e.explained:
-        them = "it" if v.tested == 1 else "them"
-        return (
-            f"{_count(v.tested)} of the model's {v.parts} parts {'carries' if v.tested == 1 else 'carry'} its "
-            "preference for ",
-            answer(e),
-            " over ",
-            foil(e),
-            f": take {them} away and {whole(v.removed.share)} of it is lost; keep only {them} and "
-            f"{whole(v.kept.share)} of it is there. As many random parts: {whole(v.removed.spread.estimate)} and "
-            f"{whole(v.kept.spread.estimate)}.",
-        )
-    reasons = "; ".join(v.failures)
-    return (f"The strongest parts are listed below, but they are not shown to be the mechanism: {reasons}.",)
+    shares = [v.removed.share, v.kept.share, *(x for part in e.components for x in (part.restores, part.breaks))]
+    if round(100 * max(shares)) <= 100:
+        return ""
+    return "more than 100 %: the preference ends up beyond its value after the other prompt"
 
 
 def story(e: Explanation) -> tuple[Line, ...]:
@@ -107,18 +99,17 @@ def story(e: Explanation) -> tuple[Line, ...]:
 
 def _prediction(e: Explanation) -> Line:
     q = e.question
-    shares = q.clean_logits.softmax(-1)
-    top = e.prediction.tokens[0]
-    own = percent(float(shares[q.answer.id]))
+    top, likeliest = e.prediction.tokens[0], e.prediction.probabilities[0]
+    start: Line = ("The model's likeliest next token is ",)
+    if q.shared:
+        first, share = q.opening.tokens[0], q.opening.probabilities[0]
+        start = ("After the prompt itself the model would say ", token(first.text), f" ({percent(share)}). Behind ")
+        start = (*start, token(q.shared_text), ", which answer and foil share, its likeliest next token is ")
     if top.id == q.answer.id:
-        return ("The model's likeliest next token is ", answer(e), f" ({own}).")
-    return (
-        "The model's likeliest next token is ",
-        said(e, top),
-        f" ({percent(e.prediction.probabilities[0])}); the answer asked about, ",
-        answer(e),
-        f", has {own}.",
-    )
+        return (*start, answer(e), f" ({percent(likeliest)}).")
+    own = percent(float(q.clean_logits.softmax(-1)[q.answer.id]))
+    asked: Line = (f" ({percent(likeliest)}); the answer asked about, ", answer(e), f", has {own}.")
+    return (*start, said(e, top), *asked)
 
 
 def _contrast(e: Explanation) -> Line:
@@ -134,19 +125,20 @@ def _contrast(e: Explanation) -> Line:
 def _hidden(e: Explanation) -> Line:
     if e.hidden is None:
         return ()
-    worst = sorted(zip(e.hidden.change.tolist(), e.hidden.groups))[:3]
+    worst = e.hidden.ranked[:3]
     told = [(change, group) for change, group in worst if change < -WORTH_SAYING * abs(worst[0][0])]
     if not told:
         return ()
-    high = e.question.high
+    high, n = e.question.high, e.hidden.together
+    what = "a token is" if n == 1 else f"neighboring tokens, {n} at a time, are"
     pieces: list[Span | str] = [
-        f"The preference, {number(high, 1)} logits, falls most when later tokens cannot look at "
+        f"The preference, {number(high, 1)} logits, falls most when {what} hidden from every later position: "
     ]
-    for n, (change, group) in enumerate(told):
-        joint = "" if n == 0 else " or " if n == len(told) - 1 else ", "
-        text = "".join(e.question.tokens[p] for p in group)
-        pieces += [joint, token(text), f" (to {number(high + change, 1)})"]
-    return (*pieces, ".")
+    for place, (change, group) in enumerate(told):
+        joint = "" if place == 0 else " or " if place == len(told) - 1 else ", "
+        pieces += [joint, token(span(e, group)), f" (to {number(high + change, 1)})"]
+    sink = any(0 in group for _, group in told)
+    return (*pieces, "; the first token takes surplus attention in most models." if sink else ".")
 
 
 def _flow(e: Explanation) -> Line:
@@ -190,7 +182,7 @@ def _strongest(e: Explanation) -> Line:
         return ()
     tokens = e.question.tokens
     pieces: list[Span | str] = [
-        f"The strongest single part is {part.name}: alone it brings {whole(part.restores)} of the preference back, "
+        f"The strongest single part is {part.name}: alone it brings {whole(part.restores)} of {whole_of(e)} back, "
         f"and {whole(part.breaks)} is lost without it. It acts at ",
         token(tokens[part.position]),
     ]
@@ -212,10 +204,15 @@ def _stability(e: Explanation) -> Line:
     n = len(e.stability.comparisons)
     if not n:
         return ()
-    return (
-        f"Compared with {'another counterfactual' if n == 1 else f'{_count(n).lower()} other counterfactuals'}, the "
-        f"same parts carry the answer in {'it' if n == e.stability.stable == 1 else f'{e.stability.stable} of {n}'}.",
-    )
+    others = "another counterfactual" if n == 1 else f"{count(n).lower()} other counterfactuals"
+    again = f"{whole(e.stability.found_again)} of them would be named there, too"
+    if not e.explained:
+        return (
+            f"Compared with {others}, these parts, which did not pass the test, would reach its shares in "
+            f"{e.stability.stable} of {n}; on average {again}.",
+        )
+    held = "in it" if n == e.stability.stable == 1 else f"in {e.stability.stable} of {n}"
+    return (f"Compared with {others}, the same parts carry the answer {held}; on average {again}.",)
 
 
 def fewer(e: Explanation) -> str:
@@ -226,6 +223,7 @@ def fewer(e: Explanation) -> str:
     return f"no more counterfactuals were compared: {tested.why_none}" if tested.why_none else ""
 
 
-def _count(n: int) -> str:
+def count(n: int) -> str:
+    """A small number as a word."""
     words = ("None", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten")
     return words[n] if n < len(words) else str(n)

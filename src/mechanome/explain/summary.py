@@ -12,10 +12,11 @@ from rich.text import Text
 from mechanome.core import Interval, Table
 from mechanome.engine import parse
 from mechanome.explain.components import name_of
-from mechanome.explain.many import Explanations, Recurring
-from mechanome.explain.result import Result
-from mechanome.explain.tokens import quoted, whole
-from mechanome.report import Line, Meter, Page, Section, Sheet, text
+from mechanome.explain.many import FEWEST, RECURRING, Explanations, Recurring
+from mechanome.explain.result import Measured, Result
+from mechanome.explain.terminal_text import Unbroken
+from mechanome.explain.tokens import counted, quoted, whole
+from mechanome.report import Line, Meter, Page, Section, Sheet, number, text
 from mechanome.report.link import Link
 
 _PROMPT = 60
@@ -26,6 +27,8 @@ _NAMED = 3
 """Parts listed in a row."""
 _RECURRING = 20
 """Recurring parts listed; the record has all."""
+_LISTED = 8
+"""In the terminal."""
 _COLORS = {"explained": "green", "not explained": "yellow", "refused": "dim", "failed": "red"}
 
 
@@ -39,8 +42,8 @@ def document(e: Explanations, replay: str = "") -> Page:
     explained = e.counts["explained"]
     return Page(
         name=f"{explained} of {len(e)} explained",
-        kicker=f"Mechanome \u00b7 explain \u00b7 {e.model}",
-        title=(f"{len(e)} prompts",),
+        kicker=" \u00b7 ".join(("Mechanome", "explain", e.model, *e.notes)),
+        title=(counted(len(e), "prompt"),),
         subtitle=("Why does the model continue them as it does, and which explanations hold?",),
         verdict=(f"{explained} of {len(e)} explained", explained == len(e), _verdict(e)),
         story=tuple(story(e)),
@@ -55,6 +58,7 @@ def document(e: Explanations, replay: str = "") -> Page:
 def story(e: Explanations) -> Iterator[Line]:
     """What was found, in sentences."""
     yield (f"Explained: {interval(e.shares['explained'])} of all prompts.",)
+    yield from _weakened(e)
     counts = e.counts
     if counts["not explained"]:
         yield (f"Not explained: {counts['not explained']}. The strongest parts were found, but did not pass the test.",)
@@ -65,18 +69,52 @@ def story(e: Explanations) -> Iterator[Line]:
     recurring = e.recurring()
     if recurring:
         part = recurring[0]
-        yield (
-            f"{part.name} recurs most: {part.named} of {len(e.measured)} explanations name it. Alone it restores "
-            f"{interval(part.effect)} of the preference on average, over every prompt where it was measured "
-            f"(n = {part.effect.n}).",
+        does = (
+            f"Alone it restores {mean(part.effect)} of the preference on average, over every prompt where it was "
+            f"measured (n = {part.effect.n})."
         )
+        if part.explained >= RECURRING:
+            yield (f"{_capital(part.name)} recurs most: {_named_by(part, e)} name it. {does}",)
+        else:
+            yield (
+                f"No part is named by more than one explained prompt. {_capital(part.name)} recurs most where parts "
+                f"that did not pass the test count, too: {_named_by(part, e)} name it. {does}",
+            )
     elif len(e.measured) > 1:
-        yield ("No part is named by more than one explanation.",)
+        yield ("No part is named for more than one prompt.",)
+
+
+def _weakened(e: Explanations) -> Iterator[Line]:
+    """Whether the parts of explained prompts break the answer, or weaken it only."""
+    found = [r.measured for r in e if r.verdict == "explained" and r.measured is not None]
+    if found:
+        broken = sum(m.without != m.says for m in found)
+        yield (
+            f"Without the named parts the model says something else in {broken} of {len(found)} explained prompts"
+            + ("." if broken == len(found) else "; in the others the answer is weakened, but not broken."),
+        )
+
+
+def _named_by(part: Recurring, e: Explanations) -> str:
+    """Of how many explained prompts, and of how many others."""
+    counts = e.counts
+    others = part.named - part.explained
+    rest = f", and {others} of {counts['not explained']} not explained" if counts["not explained"] else ""
+    return f"{part.explained} of {counts['explained']} explained prompts{rest}"
+
+
+def _capital(name: str) -> str:
+    return name[0].upper() + name[1:]
+
+
+def mean(found: Interval) -> str:
+    """A mean over prompts, with its interval where there are enough of them."""
+    return interval(found) if found.n >= FEWEST else whole(found.estimate)
 
 
 def interval(found: Interval) -> str:
     """A share with its ends: `78 % [62, 89]`."""
-    return f"{whole(found.estimate)} [{round(100 * found.lo)}, {round(100 * found.hi)}]"
+    return f"{whole(found.estimate)} [{number(100 * found.lo, 0)}, {number(100 * found.hi, 0)}]"
 
 
 def _verdict(e: Explanations) -> Line:
@@ -113,13 +151,20 @@ def _sections(e: Explanations) -> Iterator[Section]:
         yield Section(
             "Parts that recur",
             (
-                "Parts named by at least two explanations. The effect is the share of the preference that the part "
-                "alone restores: its mean over all prompts where it was measured, also where it was not named, with a "
-                "95 % bootstrap interval over prompts.",
+                "Parts named for at least two prompts, those first that most explained prompts name. The effect is the "
+                "share of the preference that the part alone restores: its mean over all prompts where it was "
+                "measured, also where it was not named, with a 95 % bootstrap interval over prompts.",
             ),
             Sheet(
-                [("part", ""), ("named by", "explanations"), ("mean effect", ""), ("interval %", ""), ("n", "prompts")],
-                [_recurring(part, len(e.measured)) for part in recurring[:_RECURRING]],
+                [
+                    ("part", ""),
+                    ("explained", "explained prompts that name it"),
+                    ("not explained", "prompts whose named parts, it among them, did not pass the test"),
+                    ("mean effect", ""),
+                    ("interval %", f"of {FEWEST} prompts or more"),
+                    ("n", "prompts"),
+                ],
+                [_recurring(part, e) for part in recurring[:_RECURRING]],
             ),
             () if len(recurring) <= _RECURRING else (f"{len(recurring) - _RECURRING} more are in the record.",),
         )
@@ -130,7 +175,12 @@ _COLUMNS = (
     ("prompt", ""),
     ("verdict", ""),
     ("lost, back", "share of the preference lost without the named parts, and brought back by them alone"),
-    ("stable", "against how many further counterfactuals the same parts carry the answer"),
+    ("then says", "what the model says without the named parts: the same where they only weaken the answer"),
+    (
+        "stable",
+        "against how many further counterfactuals the same parts carry the answer; of parts that did not pass "
+        "the test, in brackets",
+    ),
     ("s", "seconds"),
     ("says", "the likeliest next token, and the answer where it is another"),
     ("rather than", "the foil"),
@@ -142,11 +192,19 @@ def _row(result: Result) -> list[Any]:
     start = [Link(result.item.id, result.page), cut(result.item.text, _PROMPT), result.verdict]
     m, seconds = result.measured, f"{result.seconds:.0f}"
     if m is None:
-        return [*start, "", "", seconds, "", "", ""]
+        return [*start, "", "", "", seconds, "", "", ""]
     asked = "" if m.says == m.answer else f"; asked: {unbroken(m.answer)}"
     says = f"{unbroken(m.says)} {whole(m.probability)}{asked}"
     shares = ", ".join(whole(share) for share in (m.removed, m.kept) if share is not None)
-    return [*start, shares, m.stability, seconds, says, unbroken(m.foil), parts(m.named)]
+    without = unbroken(m.without) if m.without else ""
+    return [*start, shares, without, _stable(result, m), seconds, says, unbroken(m.foil), parts(m.named)]
+
+
+def _stable(result: Result, m: Measured) -> str:
+    """Against how many counterfactuals the parts carry the answer; a dash where none was compared."""
+    if not m.stability:
+        return "\u2013"
+    return m.stability if result.verdict == "explained" else f"({m.stability})"
 
 
 def unbroken(token: str) -> str:
@@ -160,12 +218,22 @@ def parts(sites: Sequence[str]) -> str:
     return ", ".join(name_of(parse(site)) for site in sites[:_NAMED]) + more
 
 
-def _recurring(part: Recurring, n: int) -> list[Any]:
-    return [part.name, f"{part.named} of {n}", Meter(part.effect.estimate), _ends(part.effect), str(part.effect.n)]
+def _recurring(part: Recurring, e: Explanations) -> list[Any]:
+    ends = _ends(part.effect) if part.effect.n >= FEWEST else "\u2013"
+    return [part.name, *_both(part, e), Meter(part.effect.estimate), ends, str(part.effect.n)]
+
+
+def _both(part: Recurring, e: Explanations) -> list[str]:
+    """How many explained prompts name a part, and how many others."""
+    counts = e.counts
+    return [
+        f"{part.explained} of {counts['explained']}",
+        f"{part.named - part.explained} of {counts['not explained']}",
+    ]
 
 
 def _ends(found: Interval) -> str:
-    return f"{100 * found.lo:.1f} to {100 * found.hi:.1f}"
+    return f"{number(100 * found.lo, 1)} to {number(100 * found.hi, 1)}"
 
 
 def cut(given: str, most: int) -> str:
@@ -180,24 +248,36 @@ def page(e: Explanations) -> Group:
 
 
 def _blocks(e: Explanations) -> Iterator[Any]:
-    yield Text(f"mechanome explain \u00b7 {e.model} \u00b7 {len(e)} prompts\n", style="dim")
+    yield Text(f"mechanome explain \u00b7 {e.model} \u00b7 {counted(len(e), 'prompt')}\n", style="dim")
     grid = Grid(box=None, pad_edge=False, padding=(0, 1, 0, 0), show_header=False)
     for column in (6, _SHORT, 13, None):
         grid.add_column(max_width=column, overflow="fold")
     for result in e:
         m = result.measured
-        tail = result.reason if m is None else f"{quoted(m.says)}: {parts(m.named)}"
+        tail = result.reason if m is None else f"{_asked(m)}: {parts(m.named)}"
         verdict = Text(result.verdict, style=_COLORS[result.verdict])
-        grid.add_row(Text(result.item.id, style="dim"), Text(cut(result.item.text, _SHORT)), verdict, Text(tail))
+        grid.add_row(Text(result.item.id, style="dim"), Text(cut(result.item.text, _SHORT)), verdict, Unbroken(tail))
     yield grid
     yield Text()
     for line in story(e):
-        yield Text(text(line))
-    recurring = e.recurring()[:8]
+        yield Unbroken(text(line))
+    every = e.recurring()
+    recurring = every[:_LISTED]
     if recurring:
         yield Text()
-        rows = [[p.name, f"{p.named} of {len(e.measured)}", interval(p.effect), p.effect.n] for p in recurring]
-        yield Table(["part that recurs", "named by", "mean effect", "n"], rows).rich()
+        if every[_LISTED:]:
+            yield Text(f"The {_LISTED} of {len(every)} parts that recur most; the report has more, the record all.")
+        rows = [[p.name, *_both(p, e), mean(p.effect), p.effect.n] for p in recurring]
+        yield Table(["part that recurs", "explained", "not explained", "mean effect", "n"], rows).rich()
+    for note in e.notes:
+        yield Text(f"\n{note}", style="dim")
+
+
+def _asked(m: Measured) -> str:
+    """The answer, and what the model says where that is something else."""
+    if m.says == m.answer:
+        return quoted(m.answer)
+    return f"asked: {quoted(m.answer)}; the model says {quoted(m.says)}"
 
 
 _MEASURED: tuple[Line, ...] = (

@@ -8,6 +8,10 @@ from torch import Tensor
 
 from mechanome.engine import Model
 from mechanome.engine.inputs import token_strings
+from mechanome.report import number
+
+TINY = 0.1
+"""Percent below which a probability is only said to be below it."""
 
 
 @dataclass(frozen=True)
@@ -37,16 +41,22 @@ def quoted(text: str) -> str:
     return "'" + "".join(escapes.get(c, c) for c in text) + "'"
 
 
-def percent(share: float) -> str:
-    """A share of 1 as a percentage of about three digits: `74.9 %`, `0.03 %`."""
-    value = 100 * share
-    digits = 0 if abs(value) >= 99.95 else 1 if abs(value) >= 1 or abs(value) < 0.005 else 2
-    return f"{value:.{digits}f} %"
+def percent(probability: float) -> str:
+    """A probability as a percentage of about three digits: `74.9 %`, `0.43 %`, `below 0.1 %`."""
+    value = 100 * probability
+    if value < TINY:
+        return f"below {TINY} %"
+    return f"{number(value, 0 if value >= 99.95 else 1 if value >= 1 else 2)} %"
 
 
 def whole(share: float) -> str:
     """A share of 1 as a whole percentage: `84 %`."""
-    return f"{round(100 * share)} %"
+    return f"{number(100 * share, 0)} %"
+
+
+def counted(n: int, noun: str) -> str:
+    """A number of things: `1 prompt`, `2 prompts`."""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
 @dataclass(frozen=True)

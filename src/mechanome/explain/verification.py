@@ -65,6 +65,12 @@ class Trial:
         return (1 + len(self.random) - self.beaten) / (1 + len(self.random))
 
     @property
+    def least(self) -> str:
+        """That p is as small as these random sets allow, in words; empty where it is not."""
+        n = len(self.random)
+        return f"p = {self.p:.2f} is the smallest possible with {n} random sets" if self.beaten == n else ""
+
+    @property
     def enough(self) -> bool:
         """Whether the share reaches what is needed."""
         return self.share >= self.needed
@@ -109,7 +115,7 @@ class Verification:
         said = [f"the model does not say the answer but {self.said}"] if self.said else []
         for verb, trial in (("removing them loses", self.removed), ("keeping only them brings back", self.kept)):
             if not trial.enough:
-                said.append(f"{verb} {whole(trial.share)} of the preference, at least {whole(trial.needed)} is needed")
+                said.append(f"{verb} {whole(trial.share)}, at least {whole(trial.needed)} is needed")
             elif trial.spread.estimate > RANDOM_AT_MOST:
                 said.append(f"{verb} {whole(trial.share)}, but random parts do {whole(trial.spread.estimate)}")
             elif not trial.special:

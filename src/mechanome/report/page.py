@@ -86,6 +86,7 @@ class Page:
         limits: paragraphs on what it does not show.
         facts: names and values: model, hash, versions, seed, timings.
         command: what repeats it.
+        back: text and relative path of the page that this one belongs to; None for a page of its own.
     """
 
     name: str
@@ -99,6 +100,7 @@ class Page:
     limits: Sequence[Line]
     facts: Sequence[tuple[str, str]] = field(default=())
     command: str = ""
+    back: tuple[str, str] | None = None
 
     def html(self) -> str:
         """The whole document."""

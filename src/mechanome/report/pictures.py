@@ -14,7 +14,7 @@ from typing import Protocol
 from markupsafe import Markup
 
 from mechanome.core import Table
-from mechanome.report.rendering import number, render, share, visible
+from mechanome.report.rendering import number, probability, render, share, visible
 
 
 class Picture(Protocol):
@@ -52,10 +52,7 @@ class Bars:
         columns = [
             (
                 title,
-                [
-                    (t, share(v, 1 if v >= 0.001 else 2), 100 * v / widest, self.roles.get(t, ""))
-                    for t, v in zip(ts, vs)
-                ],
+                [(t, probability(v), 100 * v / widest, self.roles.get(t, "")) for t, v in zip(ts, vs)],
             )
             for title, ts, vs in self.columns
         ]
@@ -82,6 +79,7 @@ class TokenStrip:
         unit: what the number is, for tooltips and the table.
         marks: position to a remark shown under the token.
         limit: the value with the strongest color; None takes the largest.
+        positions: of each in the whole text, where one stands for several; empty for 0, 1, 2 ...
     """
 
     tokens: Sequence[str]
@@ -89,6 +87,7 @@ class TokenStrip:
     unit: str
     marks: dict[int, str] = field(default_factory=dict)
     limit: float | None = None
+    positions: Sequence[str] = ()
 
     def html(self) -> Markup:
         """A run of boxes that breaks like text."""
@@ -96,7 +95,7 @@ class TokenStrip:
         items = [
             {
                 "text": token,
-                "tip": f"{visible(token)}: " + ("not measured" if value is None else f"{number(value)} {self.unit}"),
+                "tip": f"{self._place(i)}{visible(token)}: {self._said(value)}",
                 "value": number(value, 1),
                 "mark": self.marks.get(i, ""),
                 **_ink(None if value is None else value / limit),
@@ -107,8 +106,18 @@ class TokenStrip:
 
     def table(self) -> Table:
         """Position, token, value."""
-        rows = [[i, visible(t), v, self.marks.get(i, "")] for i, (t, v) in enumerate(zip(self.tokens, self.values))]
+        places = self.positions or range(len(self.tokens))
+        rows = [
+            [place, visible(t), v, self.marks.get(i, "")]
+            for i, (place, t, v) in enumerate(zip(places, self.tokens, self.values))
+        ]
         return Table(["position", "token", self.unit, "remark"], rows)
+
+    def _place(self, i: int) -> str:
+        return f"positions {self.positions[i]}, " if self.positions else ""
+
+    def _said(self, value: float | None) -> str:
+        return "not measured" if value is None else f"{number(value)} {self.unit}"
 
 
 @dataclass(frozen=True)

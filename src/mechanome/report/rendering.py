@@ -50,6 +50,11 @@ def number(value: float | None, digits: int = 2) -> str:
     return (rounded.removeprefix("-") if float(rounded) == 0 else rounded).replace("-", "\u2212")
 
 
+def probability(value: float) -> str:
+    """A probability as a percentage; a tiny one is only said to be below 0.1 %."""
+    return f"below {share(0.001, 1)}" if value < 0.001 else share(value, 1)
+
+
 def share(value: float | None, digits: int = 0) -> str:
     """A share of 1 as a percentage; nothing for None."""
     return "" if value is None else f"{number(100 * value, digits)}\u202f%"

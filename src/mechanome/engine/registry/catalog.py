@@ -50,6 +50,7 @@ class RegistryModel:
         parameters: number of weights, tied ones counted once.
         description: one line.
         serves: what the workbench can do with it, one line.
+        notes: what a reader of results must know about the weights, one line; empty where they are as published.
     """
 
     id: str
@@ -60,6 +61,7 @@ class RegistryModel:
     parameters: int
     description: str
     serves: str
+    notes: str = ""
 
     @property
     def download_bytes(self) -> int:
@@ -151,6 +153,7 @@ _TABLE: tuple[RegistryModel, ...] = (
         parameters=134_515_008,
         description="SmolLM2 135M Instruct, 30 layers, 9 heads on 3 KV heads (dequantized Q4_1)",
         serves="all points, generation, chat",
+        notes="weights dequantized from Q4_1 and Q8_0 to float32",
     ),
     RegistryModel(
         id="minilm-l6",
@@ -201,6 +204,7 @@ _TABLE: tuple[RegistryModel, ...] = (
         parameters=72_593_920,
         description="Whisper base, 99 languages, 6 + 6 layers, width 512",
         serves=_SPEECH,
+        notes="weights in float16, as the source holds them",
     ),
     RegistryModel(
         id="whisper-tiny-en",
@@ -211,6 +215,7 @@ _TABLE: tuple[RegistryModel, ...] = (
         parameters=37_760_256,
         description="Whisper tiny.en, English, 4 + 4 layers, width 384",
         serves=_SPEECH,
+        notes="weights in float16, as the source holds them",
     ),
     RegistryModel(
         id="efficientnet-lite0",

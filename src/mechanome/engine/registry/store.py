@@ -136,7 +136,7 @@ def models_table() -> Table:
     """Every registry model, a row each.
 
     Returns:
-        Columns id, kind, MB (size of the download), license, cached (yes, no or damaged), serves, source.
+        Columns id, kind, MB (size of the download), license, cached (yes, no or damaged), serves, notes, source.
     """
     cache = Cache.current()
     return Table.of(
@@ -147,6 +147,7 @@ def models_table() -> Table:
             "license": model.license,
             "cached": _state(model, cache),
             "serves": model.serves,
+            "notes": model.notes,
             "source": model.source,
         }
         for model in catalog()
