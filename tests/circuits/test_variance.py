@@ -94,6 +94,7 @@ def test_planted_parts_are_found_and_sum_to_the_total() -> None:
     assert found.explained == pytest.approx(1, abs=0.02)
     assert sum(found.anova.values()) == pytest.approx(1)
     noisy = found.approximations["noisy"]
+    assert noisy.pearson == pytest.approx(1), "means differ by a constant"
     assert noisy.bias == pytest.approx(2) and noisy.error == pytest.approx(3)
     assert found.approximations["exact"].pearson == pytest.approx(1) == found.approximations["exact"].per_input
     assert 0.5 < noisy.per_input < noisy.pearson
