@@ -92,15 +92,18 @@ def test_refusals(arguments: tuple[object, ...], kind: type[MechanomeError], sai
     assert refused.value.fix
 
 
-def test_a_counterfactual_that_changes_nothing_is_refused(auto: mn.explain.Question) -> None:
+def test_a_counterfactual_that_does_not_weaken_the_preference_is_refused(auto: mn.explain.Question) -> None:
     model = tiny.lonely()
-    with pytest.raises(BadInput, match="it hardly changes") as refused:
+    with pytest.raises(BadInput, match="it strengthens the preference") as refused:
         ask(model, auto.counterfactual, auto.answer.text, auto.foil.text, tiny.SENTENCE)
     assert auto.low < 0, "the foil is what the model says after the counterfactual"
     assert f"the model prefers {auto.foil} to " in refused.value.why
-    with pytest.raises(BadInput, match="it hardly changes") as refused:
+    with pytest.raises(BadInput, match="it strengthens the preference") as refused:
         ask(model, tiny.SENTENCE, auto.foil.text, auto.answer.text, auto.counterfactual)
     assert f"the model prefers {auto.answer} to " in refused.value.why
+    silent = mn.load(tiny.build({}), tokenizer=tiny.tokenizer(), check="off")
+    with pytest.raises(BadInput, match="it hardly changes the preference"):
+        ask(silent, tiny.SENTENCE, " fox", " hat", "the dog sat on the")
 
 
 def test_where_no_counterfactual_is_found_it_is_said_what_the_model_would_answer() -> None:

@@ -168,7 +168,7 @@ def ask(
     if question.gap < MIN_GAP:
         raise BadInput(
             f"counterfactual {quoted(question.counterfactual)}",
-            f"it hardly changes the preference for {question.answer} over {question.foil} (logit difference "
+            f"{_little(question)} the preference for {question.answer} over {question.foil} (logit difference "
             f"{number(question.high)} after the prompt, {number(question.low)} after the counterfactual)"
             f"{_rather(question)}",
             "choose a counterfactual with another answer, or another --foil",
@@ -221,6 +221,11 @@ def against(
     )
     said = (*choices, *made, *chosen, *parting(answer, foil, n), *scores.sentences(question.high))
     return replace(question, choices=said)
+
+
+def _little(question: Question) -> str:
+    """What the counterfactual does to the preference instead of weakening it."""
+    return "it strengthens" if question.gap <= -MIN_GAP else "it hardly changes"
 
 
 def _rather(question: Question) -> str:
