@@ -10,9 +10,9 @@ mn.explain("The capital of France is")
 Names are imported when first used: `mechanome --help` need not wait for torch.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from mechanome.lazy import offer
 from mechanome.version import __version__
 
 if TYPE_CHECKING:
@@ -102,20 +102,4 @@ __all__ = [
     "translate",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name == "explain":
-        return import_module("mechanome.explain")  # the package is its function
-    value = getattr(import_module(_HOMES.get(name, "mechanome.engine")), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
-
-
-_HOMES = {"Explanation": "mechanome.explain"}
-"""Where a public name lives; every other one lives in `mechanome.engine`."""
+offer(__name__)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import tiny
 import torch
 
 import mechanome as mn
@@ -10,6 +11,7 @@ from families import build
 from mechanome.attribution import direct_logit_attribution, integrated_gradients, logit_lens
 from mechanome.attribution.integrated_gradients import nodes
 from mechanome.core import BadInput, NotServed
+from mechanome.heads import token_importance
 
 IDS = torch.tensor([[11, 45, 23, 67, 31, 52], [71, 24, 13, 44, 85, 36]])
 ADDITIVE = ["gpt2", "llama", "qwen3", "gemma2", "gemma3", "gpt_neox", "gptj", "opt", "phi3", "mixtral", "gpt_oss"]
@@ -116,3 +118,18 @@ def test_quadrature_is_exact_up_to_its_degree(rule: str, exact_degree: int) -> N
 def test_unknown_quadrature_is_named() -> None:
     with pytest.raises(BadInput, match="midpoint"):
         nodes("midpont", 4)
+
+
+def test_a_text_of_one_token_stands_for_its_id() -> None:
+    model = tiny.lonely()
+    cat, dog = model.single_token(" cat"), model.single_token(" dog")
+    found = direct_logit_attribution(model, tiny.SENTENCE, " cat", [" dog"])
+    assert torch.equal(found.shares, direct_logit_attribution(model, tiny.SENTENCE, cat, dog).shares)
+    lens = logit_lens(model, tiny.SENTENCE)
+    assert torch.equal(lens.of(" cat"), lens.of(cat)) and torch.equal(lens.rank(" dog"), lens.rank(dog))
+    for ask in (lens.of, lambda text: direct_logit_attribution(model, tiny.SENTENCE, text)):
+        with pytest.raises(BadInput, match="it is 2 tokens"):
+            ask(" cat dog")
+    by_text, by_id = (token_importance(model, tiny.SENTENCE, "gradient_x_input", answer=a) for a in (" cat", cat))
+    assert torch.equal(by_text["gradient_x_input"].values, by_id["gradient_x_input"].values)
+    assert by_text["gradient_x_input"].answer == cat

@@ -9,6 +9,7 @@ import mechanome as mn
 from families import build
 from mechanome.attribution import mean_of, resample_from
 from mechanome.core import BadInput, BudgetTooSmall, NotServed
+from mechanome.engine import parse
 
 POOL = [[11, 45, 23, 67, 31, 52], [71, 24, 13, 44], [85, 36, 12, 9, 55], [3, 90, 61, 8, 27, 33]]
 EQUAL = [POOL[0], POOL[3], [19, 2, 77, 64, 58, 41]]
@@ -123,3 +124,26 @@ def test_refusals(model: mn.Model) -> None:
         mn.activation_patching(model, POOL, resample_from(model, POOL, budget="1KB"), "z", METRIC, quiet=True)
     with pytest.raises(BudgetTooSmall):
         mean_of(model, POOL, budget=10)(mn.Site("z", 0))
+
+
+OWN_PART = {"mlp_out.1": slice(None), "z.1.h2": 2, "k.1.kv1": 1, "resid_pre.2.n5": slice(5, 6)}
+
+
+@pytest.mark.parametrize("site", OWN_PART)
+def test_a_mean_ablates_one_part_of_any_run(model: mn.Model, site: str) -> None:
+    value = mean_of(model, POOL)(parse(site).whole)[OWN_PART[site]]
+    by_hand = model.run(EQUAL, edits=mn.Ablate(site, value)).logits
+    assert torch.equal(model.run(EQUAL, edits=mn.Ablate(site, mean_of(model, POOL))).logits, by_hand)
+    assert not torch.allclose(by_hand, model.run(EQUAL).logits)
+
+
+def test_another_prompts_values_ablate_each_row(model: mn.Model) -> None:
+    other = resample_from(model, EQUAL)
+    edited = model.run(EQUAL, edits=mn.Ablate("z.1.h2", other), capture="z.1")
+    donors = model.run(EQUAL, capture="z.1")["z.1"][list(other.donors)]
+    assert torch.allclose(edited["z.1"][:, :, 2], donors[:, :, 2])
+
+
+def test_what_replaces_a_part_is_a_tensor() -> None:
+    with pytest.raises(BadInput, match="mean_of"):
+        mn.Ablate("z.1.h2", lambda site: 0.0)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import subprocess
 import sys
+
+import pytest
 
 import mechanome as mn
 
@@ -28,3 +31,30 @@ def test_explain_is_callable_and_a_package() -> None:
     assert callable(mn.explain) and mn.explain.Explanation is mn.Explanation
     assert inspect.signature(mn.explain) == inspect.signature(pipeline.explain)
     assert list(inspect.signature(mn.explain).parameters)[:2] == ["prompt", "model"]
+
+
+PACKAGES = ["mechanome", "mechanome.core", "mechanome.engine", "mechanome.engine.registry", "mechanome.explain"]
+
+
+@pytest.mark.parametrize("name", [*PACKAGES, "mechanome.studies"])
+def test_every_name_of_a_package_is_found_when_it_is_used(name: str) -> None:
+    package = importlib.import_module(name)
+    assert set(package.__all__) <= {*package.homes, "__version__"} and set(package.homes) <= set(dir(package))
+    for public in package.__all__:
+        assert getattr(package, public) is not None
+    with pytest.raises(AttributeError, match="no_such_name"):
+        package.no_such_name  # noqa: B018
+
+
+def test_a_module_does_not_hide_what_it_is_named_after() -> None:
+    code = (
+        "import mechanome.core.versions, sys\n"
+        "light = 'torch' not in sys.modules\n"
+        "import mechanome.core.fit, mechanome.engine.load, mechanome.explain.pipeline\n"
+        "from mechanome.core import fit, versions\n"
+        "from mechanome.engine import load\n"
+        "import mechanome\n"
+        "print(light, callable(fit), callable(versions), callable(load), callable(mechanome.explain))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True"] * 5

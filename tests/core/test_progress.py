@@ -101,3 +101,28 @@ def test_notices_go_to_standard_error(capsys):
     out, err = capsys.readouterr()
     assert out == ""
     assert err == "note: checkpoint [passed] over\n"
+
+
+def told(clock, seconds, *, terminal=False, quiet=False):
+    """What a stage of so many seconds shows, at its beginning and in all."""
+    page = io.StringIO()
+    console = Console(file=page, force_terminal=terminal, width=120, color_system=None)
+    with progress.stage("verify", quiet, console):
+        at_once = page.getvalue()
+        clock.now += seconds
+    return at_once, page.getvalue()
+
+
+def test_a_stage_is_told_of_at_once_on_a_terminal(clock):
+    assert told(clock, 0.1, terminal=True) == ("verify ...\n", "verify ...\n")
+
+
+def test_elsewhere_only_a_long_stage_leaves_a_line(clock):
+    assert told(clock, 4.9) == ("", "")
+    assert told(clock, 65) == ("", "verify: 1:05\n")
+
+
+def test_a_stage_can_be_quiet(clock):
+    assert told(clock, 65, terminal=True, quiet=True) == told(clock, 65, quiet=True) == ("", "")
+    with silence():
+        assert told(clock, 65, terminal=True) == ("", "")

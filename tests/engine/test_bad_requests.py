@@ -324,3 +324,9 @@ def test_other_attributions() -> None:
     ):  # fmt: skip
         with pytest.raises(BadInput, match="open it with"):
             call(build("llama"))
+
+
+@pytest.mark.parametrize("make", [mn.Logit, mn.LogProb, lambda text: mn.LogitDiff(text, 3), lambda t: mn.Logit([4, t])])
+def test_a_text_in_place_of_an_id_is_told_how_to_become_one(make: Any) -> None:
+    with pytest.raises(BadInput, match=r"write model\.single_token\(' Paris'\)"):
+        make(" Paris")

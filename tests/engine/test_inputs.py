@@ -242,3 +242,22 @@ def test_a_template_may_refuse_a_chat(model: mn.Model) -> None:
 def test_captures_refuse_positions_that_are_none(model: mn.Model, wanted: Any) -> None:
     with pytest.raises((BadInput, UnknownName)):
         model.run("the capital", capture="z.1", pos=wanted)
+
+
+def test_inputs_may_make_their_own_batch(model: mn.Model) -> None:
+    class Examples:
+        def __batch__(self, opened: mn.Model) -> mn.Batch:
+            return opened.encode(["the capital", "of France is"])
+
+    run = model.run(Examples(), capture="resid_pre.0")
+    assert torch.equal(run.logits, model.run(["the capital", "of France is"]).logits)
+    with pytest.raises(BadInput, match="encoded before"):
+        model.encode(Examples(), spans=[{"x": "capital"}, {}])
+
+
+def test_examples_in_a_list_are_told_how_to_come_in(model: mn.Model) -> None:
+    class Example:
+        inputs = "the capital"
+
+    with pytest.raises(BadInput, match=r"each one's \.inputs"):
+        model.run([Example()])

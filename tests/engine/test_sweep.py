@@ -300,3 +300,35 @@ def test_sweeping_leaves_nothing_behind() -> None:
         before = model.run(batch).logits
         mn.activation_patching(model, *pair(name, 2), "resid_pre", METRIC, quiet=True)
         assert torch.equal(model.run(batch).logits, before)
+
+
+def test_a_sweep_lists_its_largest_effects() -> None:
+    clean, other = pair("llama", 2)
+    heads = mn.activation_patching(opened("llama"), clean, other, "z", METRIC, quiet=True)
+    rows = heads.table(3).records()
+    flat = heads.effects[0].flatten()
+    order = flat.abs().argsort(descending=True)[:3].tolist()
+    n = heads.values.shape[-1]
+    assert [row["site"] for row in rows] == [f"z.{i // n}.h{i % n}" for i in order]
+    assert [row["effect"] for row in rows] == [float(flat[i]) for i in order]
+    assert len(heads.table(None).rows) == flat.numel()
+    assert rows[0]["site"] in repr(heads) and len(repr(heads)) < 200
+    groups = mn.activation_patching(opened("llama"), clean, other, "v", METRIC, quiet=True)
+    assert ".kv" in groups.table(1).records()[0]["site"]
+    layers = mn.activation_patching(opened("llama"), clean, other, "mlp_out", METRIC, over="layer", quiet=True)
+    assert layers.table(1).columns == ("site", "effect")
+
+
+def test_positions_in_the_list_are_those_of_the_prompt() -> None:
+    clean, other = pair("llama", 2)
+    some = mn.activation_patching(opened("llama"), clean, other, "resid_pre", METRIC, pos=[2, 5], quiet=True)
+    first = some.table(1).records()[0]
+    layer, column = divmod(int(some.effects[0].abs().argmax()), 2)
+    assert first["site"] == f"resid_pre.{layer}" and first["position"] == (2, 5)[column]
+    assert first["token"] == repr(some.tokens[0][first["position"]])
+    long, short = clean[0].tolist(), clean[0, :5].tolist()
+    pairs = [long, short], [other[0].tolist(), other[0, :5].tolist()]
+    two = mn.activation_patching(opened("llama"), *pairs, "resid_pre", METRIC, pos="last", quiet=True)
+    row = two.table(1).records()[0]
+    assert row["position"] is None and row["token"] is None and "mean of 2 examples" in two.table().title
+    assert abs(row["effect"]) == pytest.approx(float(two.effects.mean(0).abs().max()), abs=1e-6)

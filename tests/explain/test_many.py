@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from typer.testing import CliRunner
 
 import mechanome as mn
 from mechanome.cli.main import app
-from mechanome.core import BadInput, UnknownName, binomial, bootstrap, read_json, replay, write_json
+from mechanome.core import BadInput, MechanomeError, UnknownName, binomial, bootstrap, read_json, replay, write_json
 from mechanome.explain import many as many_module
 from mechanome.explain.apart import difference
 from mechanome.explain.command import resume, run_many
@@ -27,6 +29,7 @@ from mechanome.explain.outcome import Outcome
 from mechanome.explain.result import Measured, Result, Verdict
 from mechanome.explain.summary import story
 from mechanome.report import text
+from mechanome.tasks import Example, Task
 
 OTHER = "the dog sat on the"
 ASKED = [tiny.SENTENCE, "", {"prompt": OTHER, "id": "dog"}, {"prompt": tiny.SENTENCE, "answer": " fox", "foil": " fox"}]
@@ -293,3 +296,55 @@ def test_python_gets_every_explanation_once(model: str) -> None:
         found.table().records()[0]["verdict"] == "explained" and json.loads(found.to_json())["counts"]["refused"] == 2
     )
     assert "2 of 4 explained" in found.html() and "head 1.3" in str(found) and "<iframe" in found._repr_html_()
+
+
+def test_a_task_is_explained_example_by_example() -> None:
+    model = tiny.lonely()
+    other = mn.explain(tiny.SENTENCE, model, counterfactuals=1, quiet=True).question.counterfactual
+    task = Task("animals", (Example(tiny.SENTENCE), Example(tiny.SENTENCE, counterfactual=other)))
+    fields = [{"prompt": tiny.SENTENCE}, {"prompt": tiny.SENTENCE, "counterfactual": other}]
+    many, listed = (explain_many(asked, model, counterfactuals=1, quiet=True) for asked in (task, fields))
+    assert [r.measured for r in many] == [r.measured for r in listed] and many.results[1].item.counterfactual == other
+    assert items([task[1]]) == items(task[1:]) == items(fields[1:])
+    with pytest.raises(BadInput, match="answer"):
+        items(Task("ids", (Example("x", answer=[5]),)))
+
+
+def test_an_example_brings_what_is_not_given_beside_it() -> None:
+    model = tiny.lonely()
+    auto = mn.explain(tiny.SENTENCE, model, counterfactuals=1, quiet=True).question
+    example = Example(tiny.SENTENCE, answer=auto.answer.text, foil=auto.foil.text, counterfactual=auto.counterfactual)
+    found = mn.explain(example, model, counterfactuals=1, quiet=True).question
+    assert found.counterfactual == auto.counterfactual and not any("automatic" in choice for choice in found.choices)
+    assert (found.answer.text.strip(), found.foil.text.strip()) == (auto.answer.text.strip(), auto.foil.text.strip())
+    beside = (
+        ("answer", auto.foil.text, "it is the answer"),
+        ("foil", auto.answer.text, "it is the answer"),
+        ("counterfactual", "the cat", "3 tokens for a prompt of 6"),
+    )
+    for option, value, said in beside:
+        with pytest.raises(MechanomeError, match=said):
+            mn.explain(example, model, quiet=True, **{option: value})
+
+
+def test_every_long_stage_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[tuple[str, bool]] = []
+
+    @contextmanager
+    def stage(what: str, quiet: bool) -> Iterator[None]:
+        heard.append((what, quiet))
+        yield
+
+    monkeypatch.setattr("mechanome.explain.pipeline.stage", stage)
+    found = mn.explain(tiny.SENTENCE, tiny.lonely(), counterfactuals=1)
+    long = {
+        "choose answer, foil and counterfactual",
+        "hide each token",
+        "every head",
+        "verify",
+        "other counterfactuals",
+    }
+    assert {(what, False) for what in long} <= set(heard) and [what for what, _ in heard] == list(found.seconds)
+    heard.clear()
+    mn.explain(tiny.SENTENCE, tiny.lonely(), counterfactuals=1, quiet=True)
+    assert heard and all(quiet for _, quiet in heard)

@@ -183,3 +183,9 @@ def test_the_table_names_tokens() -> None:
     assert table.columns == ("position", "token", "signed", "absolute", "normalized")
     assert [row[1] for row in table.rows] == [str(int(i)) for i in IDS[0]]
     assert sum(row[2] for row in table.rows) == pytest.approx(1.0, abs=1e-3)
+
+
+def test_it_is_shown_in_one_line() -> None:
+    shown = repr(contributions(opened("llama"), IDS))
+    assert shown.startswith("Contributions(") and "8 query, 8 key" in shown and "head form" in shown
+    assert len(shown) < 120 and "\n" not in shown

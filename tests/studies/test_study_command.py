@@ -10,16 +10,22 @@ from typing import Any
 
 import known
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from mechanome.cli import main
-from mechanome.studies import STUDIES, Scale, command
+from mechanome.studies import STUDIES, Scale, Study, command
+
+
+def only(monkeypatch: pytest.MonkeyPatch, study: Study[Any]) -> None:
+    """There is no other study."""
+    for module in ("command", "running"):
+        monkeypatch.setattr(f"mechanome.studies.{module}.STUDIES", {study.name: study})
 
 
 @pytest.fixture
 def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("mechanome.studies.running.STUDIES", {"known-answer": known.study()})
+    only(monkeypatch, known.study())
     runner = CliRunner(env={"COLUMNS": "80", "NO_COLOR": "1"})
     return lambda *arguments, verb="study": runner.invoke(main.app, [verb, *arguments])
 
@@ -46,7 +52,10 @@ def test_json_is_all_that_is_printed(call: Any, tmp_path: Path) -> None:
     assert json.loads(call("known-answer", "--json", "--pilot").stdout)["seeds"] == [100, 101]
 
 
-def test_studies_are_listed_and_completed(call: Any) -> None:
+def test_studies_are_listed_and_completed() -> None:
+    def call(*arguments: str) -> Result:
+        return CliRunner(env={"COLUMNS": "80"}).invoke(main.app, ["study", *arguments])
+
     done = call("list")
     assert "contribution-weights" in done.stdout and "smollm2-135m-instruct" in done.stdout
     rows = json.loads(call("list", "--json").stdout)
@@ -63,7 +72,6 @@ def test_replay_repeats_a_study(call: Any, tmp_path: Path) -> None:
 
 
 MISTAKES = {
-    "no such tier": (["known-answer", "--tier", "cpus"], "did you mean 'cpu'"),
     "no such role": (["known-answer", "--model", "x=y"], "leave --model out"),
     "recording smoke": (["known-answer", "--tier", "smoke", "--record"], "use --tier cpu"),
     "too many seeds": (["known-answer", "--seeds", "9"], "use 1 to 4"),
@@ -92,7 +100,7 @@ def test_help_fits_a_screen(call: Any) -> None:
 def test_an_interrupted_study_says_where_it_goes_on(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     stopping = known.study(scales={tier: Scale(known.Settings(5, calls="calls", stop_at=1))
                                    for tier in ("smoke", "cpu", "full")})  # fmt: skip
-    monkeypatch.setattr("mechanome.studies.running.STUDIES", {"known-answer": stopping})
+    only(monkeypatch, stopping)
     done = call("known-answer", "-q")
     assert done.exit_code == 130 and "the same command goes on from them" in done.stderr
 

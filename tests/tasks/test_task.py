@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from bigram_model import bigram
 
+import mechanome as mn
+from mechanome.attribution import mean_of
 from mechanome.core.errors import BadInput, UnknownName
 from mechanome.tasks import Example, Task
 from mechanome.tasks.example import shown
@@ -108,3 +111,16 @@ def test_writing_remembers_places():
     text = write("{a} and {_b}, {c}", a="x", _b="yy", c="z").behind(">> ")
     assert text.text == ">> x and yy, z"
     assert {name: text.text[lo:hi] for name, (lo, hi) in text.spans.items()} == {"a": "x", "c": "z"}
+
+
+def test_a_task_or_an_example_goes_where_inputs_go():
+    model = bigram()
+    task = Task("capitals", (Example("Capital: of France", spans={"x": "France"}), Example("Big of Italy")))
+    assert torch.equal(model.run(task).logits, model.run(task.encode(model)).logits)
+    assert torch.equal(model.run(task[0]).logits, model.run(task[0].inputs).logits)
+    assert model.encode(task[0]).frame.spans[0] == model.encode(task).frame.spans[0] != {}
+    site = mn.Site("resid_pre", 0)
+    assert torch.equal(mean_of(model, task)(site), mean_of(model, [e.inputs for e in task])(site))
+    assert model.score_options(task, [" Paris", " Rome"]).best == [0, 1]
+    with pytest.raises(BadInput, match=r"\.inputs"):
+        model.run([task[0], task[1]])

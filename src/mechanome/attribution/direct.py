@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,10 +17,12 @@ from torch import Tensor, nn
 from mechanome.core import BadInput, NotServed, Table
 from mechanome.engine import Model, Run
 from mechanome.engine.architecture import Block
-from mechanome.engine.asked import in_vocabulary, one_each, opened_model, token_ids
+from mechanome.engine.asked import ids_or_texts, in_vocabulary, one_each, opened_model, token_ids
 from mechanome.engine.inputs import Inputs
 from mechanome.engine.operations import take_positions
 from mechanome.engine.parameters import effective_gain, epsilon
+
+Tokens = int | str | Sequence[int | str]
 
 _EXACT = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 5e-2, torch.bfloat16: 1e-1}
 
@@ -55,8 +58,8 @@ class DirectAttribution:
 def direct_logit_attribution(
     model: Model,
     inputs: Inputs,
-    answer: int | Sequence[int],
-    foil: int | Sequence[int] | None = None,
+    answer: Tokens,
+    foil: Tokens | None = None,
     *,
     pos: int | str = "last",
     heads: bool = True,
@@ -64,12 +67,14 @@ def direct_logit_attribution(
     """Split a logit, or a difference of two, over the parts of the network.
 
     Args:
-        answer, foil: token ids, one for all rows or one each; without a foil the answer's logit alone is split.
+        answer, foil: one for all rows or one each, as token ids or one-token texts such as " Paris"; without a foil
+            the answer's logit alone is split.
         pos: the one position whose logits are split.
         heads: split attention by head (not possible where a norm follows attention).
 
     Raises:
-        BadInput: ids that do not exist or are not one per row, an answer that is its own foil, several positions.
+        BadInput: texts of several tokens, ids that do not exist or are not one per row, an answer that is its own
+            foil, several positions.
         NotServed: a stream that is not a sum of parts (norms after each part), or logits that are not the unembedding
             of the last norm.
     """
@@ -84,8 +89,8 @@ def direct_logit_attribution(
     last = f"resid_post.{len(tower.blocks) - 1}"
     batch = model.encode(inputs)
     vocabulary = model.weight("W_U").value.shape[1]
-    chosen = _ids("answer", answer, batch.rows, vocabulary)
-    other = None if foil is None else _ids("foil", foil, batch.rows, vocabulary)
+    chosen = _ids("answer", ids_or_texts(model, answer), batch.rows, vocabulary)
+    other = None if foil is None else _ids("foil", ids_or_texts(model, foil), batch.rows, vocabulary)
     if other is not None and bool((chosen == other).any()):
         raise BadInput("answer and foil", "they are the same token", "choose different ones")
     run = model.run(batch, capture=["resid_pre.0", *sites, last], pos=pos)
@@ -134,7 +139,7 @@ def _pieces(run: Run, blocks: Sequence[Block], split: Sequence[bool]) -> Iterato
             yield f"bias.{layer}", whole - each.sum(-2)
 
 
-def _ids(what: str, tokens: int | Sequence[int], rows: int, vocabulary: int) -> Tensor:
+def _ids(what: str, tokens: Any, rows: int, vocabulary: int) -> Tensor:
     ids = token_ids(what, tokens)
     one_each(what, ids, rows)
     in_vocabulary(what, ids, vocabulary)

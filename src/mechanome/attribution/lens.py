@@ -35,12 +35,14 @@ class Lens:
         sites: where the stream was read, in order.
         logits: `[site, row, vocab]`, or `[site, row, pos, vocab]` for several positions.
         tokens: for tables: the text of a token id.
+        id: the id of a text of one token.
         name: of the lens, for tables.
     """
 
     sites: tuple[Site, ...]
     logits: Tensor = field(repr=False)
     tokens: Callable[[int], str] = field(repr=False)
+    id: Callable[[str], int] = field(repr=False)
     name: str = "logit lens"
 
     @property
@@ -48,17 +50,17 @@ class Lens:
         """Log-probabilities in nats, axes as `logits`."""
         return self.logits.float().log_softmax(-1)
 
-    def of(self, token: int) -> Tensor:
-        """Log-probability of one token, `[site, row ...]`."""
+    def of(self, token: int | str) -> Tensor:
+        """Log-probability of one token, an id or its text such as " Paris", `[site, row ...]`."""
         return self.log_probs[..., self._token(token)]
 
-    def rank(self, token: int) -> Tensor:
-        """Rank of one token (1 is the top), `[site, row ...]`."""
-        token = self._token(token)
-        return (self.logits > self.logits[..., token : token + 1]).sum(-1) + 1
+    def rank(self, token: int | str) -> Tensor:
+        """Rank of one token (1 is the top), an id or its text, `[site, row ...]`."""
+        id = self._token(token)
+        return (self.logits > self.logits[..., id : id + 1]).sum(-1) + 1
 
-    def _token(self, token: int) -> int:
-        ids = token_ids("token", token)
+    def _token(self, token: int | str) -> int:
+        ids = token_ids("token", self.id(token) if isinstance(token, str) else token)
         in_vocabulary("token", ids, self.logits.shape[-1])
         return int(ids[0])
 
@@ -122,4 +124,4 @@ def logit_lens(
         logits = torch.cat([readout(part) for part in flat.split(_ROWS_AT_ONCE)]).reshape(*streams.shape[:-1], -1)
     text = (lambda i: model.tokenizer.decode([i])) if model.tokenizer is not None else str
     name = "logit lens" if translate is None else "tuned lens"
-    return Lens(tuple(chosen), logits, text, name)
+    return Lens(tuple(chosen), logits, text, model.single_token, name)

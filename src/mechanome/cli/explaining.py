@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from mechanome.cli.frame import Json, Quiet, command, muted, print_json
+from mechanome.cli.frame import Json, Quiet, command, model_ids, muted, print_json
 
 if TYPE_CHECKING:
     from mechanome.explain.outcome import Outcome
@@ -32,12 +32,14 @@ def explain(
     answer: Annotated[str | None, typer.Option(help="What is explained. Default: the likeliest.")] = None,
     foil: Annotated[str | None, typer.Option(help="Rather than what. Default: chosen.")] = None,
     counterfactual: Annotated[str | None, typer.Option(help="Compared with what, of as many tokens.")] = None,
-    counterfactuals: Annotated[int, typer.Option(help="How many the finding is compared over.")] = 3,
+    counterfactuals: Annotated[int, typer.Option(min=1, metavar="<int>", help="How many it is compared over.")] = 3,
     chat: Annotated[bool, typer.Option("--chat", help="Take texts as a user's message.")] = False,
     prompts: Annotated[Path | None, typer.Option(help="Many: a .jsonl or .txt, one prompt a line.")] = None,
-    against: Annotated[str | None, typer.Option(help="Compare with this model, asked the same.")] = None,
-    model: Annotated[str, typer.Option(help="Registry id, folder or hub id.")] = MODEL,
-    seed: Annotated[int, typer.Option(help="Of the random parts to be beaten.")] = 0,
+    against: Annotated[
+        str | None, typer.Option(help="Compare with this model, asked the same.", autocompletion=model_ids)
+    ] = None,
+    model: Annotated[str, typer.Option(help="Registry id, folder or hub id.", autocompletion=model_ids)] = MODEL,
+    seed: Annotated[int, typer.Option(min=0, metavar="<int>", help="Of the random parts to be beaten.")] = 0,
     budget: Annotated[str | None, typer.Option(help="Memory for the largest piece, such as 2GB.")] = None,
     out: Annotated[Path, typer.Option(help="Where the run folder goes.")] = Path("runs"),
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
@@ -54,17 +56,28 @@ def explain(
         _refuse(context, given - _SHOWING - {"resume", "prompts", "chat"}, "--resume")
     if prompts is not None:
         _refuse(context, given & _ABOUT, "--prompts")
+    # What needs no model is checked before anything heavy is imported, so that a mistake is answered at once.
+    from mechanome.explain.items import chat as as_chat
+    from mechanome.explain.items import items
+    from mechanome.explain.models import check_named
+
+    asked = None if prompts is None else items(prompts)
+    if resume is not None:
+        _recorded(resume)
+    for named in (model, against):
+        if named is not None:
+            check_named(named)
+
     from mechanome.explain.command import resume as go_on
     from mechanome.explain.command import run, run_many
-    from mechanome.explain.items import chat as as_chat
 
     with muted(quiet or json):
         if resume is not None:
-            outcome = go_on(resume, prompts, chat=chat, quiet=quiet or json)
-        elif prompts is not None or against is not None:
+            outcome = go_on(resume, asked, chat=chat, quiet=quiet or json)
+        elif asked is not None or against is not None:
             one = {"prompt": prompt, "answer": answer, "foil": foil, "counterfactual": counterfactual}
             outcome = run_many(
-                prompts or [one],
+                asked or [one],
                 model=model,
                 against=against,
                 chat=chat,
@@ -101,6 +114,8 @@ def replay(
     strict: Strict = False,
 ) -> None:
     """Do a run again, in a new run folder, and compare."""
+    _recorded(config)
+
     import mechanome.explain.command
     import mechanome.studies.running  # noqa: F401  (both register their verbs)
     from mechanome.core import notice
@@ -111,6 +126,13 @@ def replay(
         notice(_compared(outcome, config if config.is_dir() else config.parent))
     _show(outcome, json)
     _exit(outcome.code(strict))
+
+
+def _recorded(path: Path) -> None:
+    """Check that a run's configuration, or its folder's, can be read, before anything heavy is imported."""
+    from mechanome.core import RunConfig
+
+    RunConfig.read(path / "config.yaml" if path.is_dir() else path)
 
 
 def _given(context: typer.Context) -> set[str]:

@@ -21,7 +21,6 @@ app = typer.Typer(
     name="mechanome",
     help="Open a neural network, find the mechanism behind a behavior, prove it, change it.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Try: mechanome explain 'The capital of France is'",
@@ -31,6 +30,13 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no notes.")]
 
 _debug: ContextVar[bool] = ContextVar("mechanome_debug", default=False)
+
+
+def model_ids(incomplete: str) -> list[str]:
+    """What the shell completes for a model: registry ids, which need no download to be named."""
+    from mechanome.engine.registry.catalog import catalog
+
+    return [model.id for model in catalog() if model.id.startswith(incomplete)]
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:

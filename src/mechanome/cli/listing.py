@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
 from mechanome.core import MechanomeError
-from mechanome.engine import POINTS, Model, Site
+from mechanome.engine import POINTS, Site
+
+if TYPE_CHECKING:
+    from mechanome.engine import Model
 
 
 def model_lines(rows: Iterable[Mapping[str, Any]]) -> Iterator[Text]:

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from mechanome.cli import explaining  # noqa: F401  (registers its commands)
-from mechanome.cli.frame import Json, app, command, print_json
+from mechanome.cli.frame import Json, app, command, model_ids, print_json
 from mechanome.studies.command import study
 
 command(study)
@@ -35,11 +35,15 @@ def models(json: Json = False) -> None:
 
 @command
 def sites(
-    model: Annotated[str, typer.Argument(help="Registry id, folder or hub id.")],
+    model: Annotated[str, typer.Argument(help="Registry id, folder or hub id.", autocompletion=model_ids)],
     pattern: Annotated[str, typer.Argument(help="A site or glob, such as z.* or resid_post.3.")] = "",
     json: Json = False,
 ) -> None:
     """List what can be read and edited in a model, and why not the rest."""
+    from mechanome.engine.registry.naming import named_by
+
+    named_by(model)  # a typing error is answered before anything heavy is imported
+
     from mechanome.cli.listing import site_lines, site_rows
     from mechanome.engine import load
 

@@ -1,48 +1,46 @@
 """Statistics with intervals, claims and findings, run folders and replay, the one fit loop, safe files, errors."""
 
-from mechanome.core.checkpoints import CheckpointFolder
-from mechanome.core.claims import TIERS, Claim, Finding, Threshold, Tier, Verdict, findings_table, judge
-from mechanome.core.errors import (
-    BadInput,
-    BudgetTooSmall,
-    CorruptFile,
-    DownloadFailed,
-    MechanomeError,
-    NotFinite,
-    NotServed,
-    ShapeMismatch,
-    TooFewRows,
-    UnknownModel,
-    UnknownName,
-    UnknownSite,
-    nearest,
-)
-from mechanome.core.files import atomic_dir, atomic_path, atomic_write, lock, sha256
-from mechanome.core.fit import FitState, Fitted, Parts, fit
-from mechanome.core.formats import (
-    TensorFile,
-    append_jsonl,
-    plain,
-    read_json,
-    read_jsonl,
-    read_tensors,
-    write_json,
-    write_tensors,
-)
-from mechanome.core.progress import Bar, notice, silence, track
-from mechanome.core.runs import VERBS, RunConfig, RunFolder, replay, verb
-from mechanome.core.significance import (
-    Permutation,
-    benjamini_hochberg,
-    holm,
-    label_permutation_test,
-    permutation_test,
-)
-from mechanome.core.state import flatten, seeded, unflatten
-from mechanome.core.statistics import Interval, binomial, bootstrap, paired_bootstrap, spearman
-from mechanome.core.streams import Batches, Stream
-from mechanome.core.tables import Table
-from mechanome.core.versions import machine, versions
+from typing import TYPE_CHECKING
+
+from mechanome.lazy import offer
+
+if TYPE_CHECKING:
+    from mechanome.core.checkpoints import CheckpointFolder
+    from mechanome.core.claims import Claim, Finding, Threshold, Verdict, findings_table, judge
+    from mechanome.core.errors import (
+        BadInput,
+        BudgetTooSmall,
+        CorruptFile,
+        DownloadFailed,
+        MechanomeError,
+        NotFinite,
+        NotServed,
+        ShapeMismatch,
+        TooFewRows,
+        UnknownModel,
+        UnknownName,
+        UnknownSite,
+        nearest,
+    )
+    from mechanome.core.files import atomic_dir, atomic_path, atomic_write, lock, sha256
+    from mechanome.core.fit import FitState, Fitted, Parts, fit
+    from mechanome.core.formats import append_jsonl, plain, read_json, read_jsonl, write_json
+    from mechanome.core.progress import Bar, notice, silence, stage, track
+    from mechanome.core.runs import VERBS, RunConfig, RunFolder, replay, verb
+    from mechanome.core.significance import (
+        Permutation,
+        benjamini_hochberg,
+        holm,
+        label_permutation_test,
+        permutation_test,
+    )
+    from mechanome.core.state import flatten, seeded, unflatten
+    from mechanome.core.statistics import Interval, binomial, bootstrap, paired_bootstrap, spearman
+    from mechanome.core.streams import Batches, Stream
+    from mechanome.core.tables import Table
+    from mechanome.core.tensor_files import TensorFile, read_tensors, write_tensors
+    from mechanome.core.tiers import TIERS, Tier
+    from mechanome.core.versions import machine, versions
 
 __all__ = [
     "TIERS",
@@ -105,6 +103,7 @@ __all__ = [
     "sha256",
     "silence",
     "spearman",
+    "stage",
     "track",
     "unflatten",
     "verb",
@@ -112,3 +111,5 @@ __all__ = [
     "write_json",
     "write_tensors",
 ]
+
+offer(__name__)

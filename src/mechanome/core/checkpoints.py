@@ -17,9 +17,9 @@ import torch
 
 from mechanome.core.errors import CorruptFile, NotFinite
 from mechanome.core.files import lock
-from mechanome.core.formats import read_tensors, write_tensors
 from mechanome.core.progress import notice
 from mechanome.core.state import flatten, unflatten
+from mechanome.core.tensor_files import read_tensors, write_tensors
 
 _FORMAT, _VERSION = "checkpoint", 1
 _NAME = re.compile(r"step-(\d{9,})\.safetensors")

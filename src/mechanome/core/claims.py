@@ -12,15 +12,12 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any
 
 from mechanome.core.errors import BadInput, CorruptFile, NotFinite, UnknownName, nearest
 from mechanome.core.statistics import Interval
 from mechanome.core.tables import Table
-
-Tier = Literal["smoke", "cpu", "full"]
-TIERS: tuple[Tier, ...] = ("smoke", "cpu", "full")
-"""How much work a study does: seconds (never judged), minutes on two cores, the paper's own scale."""
+from mechanome.core.tiers import TIERS, Tier
 
 
 class Verdict(StrEnum):

@@ -1,7 +1,8 @@
-"""One progress display: silent for two seconds, then a line with what, how far, how fast and how long still.
+"""Progress: a bar for work that is counted, a line for each stage of work that is not.
 
-Nothing is shown where nobody watches (standard error is not a terminal) or inside :func:`silence`. Everything goes to
-standard error, so that standard output stays clean for results.
+A bar is silent for two seconds, then shows what, how far, how fast and how long still. Where nobody watches (standard
+error is not a terminal) there are no bars, and only stages that took long leave a line. Everything goes to standard
+error, so that standard output stays clean for results; inside :func:`silence` nothing is shown.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ T = TypeVar("T")
 PATIENCE = 2.0
 """Seconds of work before anything is shown."""
 
+LONG = 5.0
+"""Seconds from which a stage leaves a line where nobody watches."""
+
 _silent: ContextVar[bool] = ContextVar("mechanome_silent", default=False)
 
 
@@ -38,6 +42,26 @@ def notice(message: str) -> None:
     """Tell the user something that is no error, on standard error."""
     if not _silent.get():
         Console(stderr=True).print(Text("note: ", style="yellow") + Text(message), soft_wrap=True)
+
+
+@contextmanager
+def stage(what: str, quiet: bool = False, console: Console | None = None) -> Iterator[None]:
+    """Tell of a piece of work of unknown length: at once on a terminal, elsewhere afterwards and only if it took long.
+
+    Args:
+        what: the work in a few words.
+        quiet: never show anything.
+        console: where to show; standard error if not given.
+    """
+    console = console or Console(stderr=True)
+    heard = not quiet and not _silent.get()
+    if heard and console.is_terminal:
+        console.print(Text(f"{what} ...", style="dim"), soft_wrap=True)
+    start = time.monotonic()
+    yield
+    seconds = time.monotonic() - start
+    if heard and not console.is_terminal and seconds >= LONG:
+        console.print(Text(f"{what}: {_clock(seconds)}"), soft_wrap=True)
 
 
 class Bar:

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-import torch
-
 from mechanome.version import __version__
 
 _PACKAGES = ("numpy", "safetensors", "scipy", "tokenizers", "torch", "transformers")
@@ -28,6 +26,8 @@ def versions(packages: Sequence[str] = _PACKAGES) -> dict[str, str]:
 
 def machine() -> dict[str, str | int | float]:
     """The machine: system, architecture, cpu model, usable cores, torch threads, memory (GiB), accelerators."""
+    import torch  # here, so that versions, and with them a run's configuration, are read without it
+
     return {
         "system": platform.system(),
         "architecture": platform.machine(),
@@ -47,6 +47,8 @@ def _cpu_model() -> str:
 
 
 def _accelerator() -> str:
+    import torch
+
     if torch.cuda.is_available():
         names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
         return ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))

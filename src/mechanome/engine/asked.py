@@ -58,22 +58,38 @@ def names(what: str, value: Any) -> tuple[str, ...]:
 _IDS = "give one id, or one per example, such as model.single_token(' Paris')"
 
 
+def ids_or_texts(model: Opened, value: Any) -> Any:
+    """One token or several, where each text that is exactly one token of the model stands for its id.
+
+    Raises:
+        BadInput: a text of several tokens, or a model without a tokenizer.
+    """
+    if isinstance(value, str):
+        return model.single_token(value)
+    if isinstance(value, (list, tuple)):
+        return [ids_or_texts(model, item) if isinstance(item, str) else item for item in value]
+    return value
+
+
 def token_ids(what: str, value: Any, fix: str = _IDS) -> Tensor:
     """Token ids, or a single one, as int64 `[n]` on the CPU; `fix` is what an error tells to do.
 
     Raises:
-        BadInput: none, several axes, or anything that is no whole number of at least 0.
+        BadInput: none, several axes, or anything that is no whole number of at least 0; for a text it says how to
+            get its id.
     """
+    if isinstance(value, str):
+        raise BadInput(f"{what} {value!r}", "a text, and no tokenizer here", f"write model.single_token({value!r})")
     if isinstance(value, Tensor) or hasattr(value, "tolist"):
         value = value.tolist()
     found = value if whole(value) is None else [value]
-    if not isinstance(found, Sequence) or isinstance(found, (str, bytes)):
+    if not isinstance(found, Sequence) or isinstance(found, bytes):
         raise BadInput(f"{what} {value!r}", f"a token id is a whole number, not {type(value).__name__}", fix)
     if not found:
         raise BadInput(what, "it has no token", fix)
     ids = []
     for item in found:
-        i = whole(item)
+        i = whole(item) if not isinstance(item, str) else int(token_ids(what, item))
         if i is None:
             raise BadInput(f"{what} {item!r}", f"a token id is a whole number, not {type(item).__name__}", fix)
         if i < 0:

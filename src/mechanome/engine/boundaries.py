@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mechanome.core.errors import BadInput
 from mechanome.engine.asked import token_ids
-from mechanome.engine.inputs import Batch, Inputs, token_strings
+from mechanome.engine.inputs import Batch, Encodes, Inputs, token_strings
 from mechanome.engine.model import Model
 from mechanome.engine.plain import whole
 
@@ -39,10 +39,10 @@ def answers_of(continuations: Any) -> list[Answer]:
 
 
 def prompt_texts(prompts: Inputs) -> list[Any]:
-    """Per prompt its text, its chat, or None where it came as ids or tensors; one item where rows are not known yet."""
+    """Per prompt its text, its chat, or None where it came encoded; one item where rows are not known yet."""
     if isinstance(prompts, str):
         return [prompts]
-    if isinstance(prompts, (Batch, Mapping, Tensor)) or not prompts or isinstance(prompts[0], int):
+    if isinstance(prompts, (Batch, Encodes, Mapping, Tensor)) or not prompts or isinstance(prompts[0], int):
         return [None]
     if isinstance(prompts[0], Mapping):
         return [prompts]

@@ -17,7 +17,7 @@ from typing import Any
 from torch import Tensor
 
 from mechanome.core.errors import CorruptFile, MechanomeError, NotServed
-from mechanome.core.formats import read_tensors, write_tensors
+from mechanome.core.tensor_files import read_tensors, write_tensors
 from mechanome.engine.bases import Basis, Directions, Neurons, SingularVectors, Subspace
 from mechanome.engine.edits import Edit, FromRows, FromRun, Resample, Value, Where
 from mechanome.engine.frame import Frame

@@ -57,6 +57,8 @@ OPS: tuple[str, ...] = ("set", "add", "scale", "clamp", "ablate", "custom")
 
 
 _OWN = "use the basis inside the function"
+Replacement = Callable[[Site], Tensor]
+"""From a whole site to what takes its place: `[feature...]` or `[row, pos, feature...]`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,7 +169,7 @@ def _unused(name: str, given: Any, site: str | Site, why: str) -> None:
 
 def Ablate(
     site: str | Site,
-    by: Literal["zero", "resample"] | float | Tensor | np.ndarray[Any, Any] | Run = "zero",
+    by: Literal["zero", "resample"] | float | Tensor | np.ndarray[Any, Any] | Run | Replacement = "zero",
     *,
     pos: Positions = None,
     rows: Sequence[int] | None = None,
@@ -177,7 +179,9 @@ def Ablate(
     """Remove what a site carries.
 
     Args:
-        site: what to remove. by: "zero"; a mean activation as a tensor; "resample" from other rows; or another run.
+        site: what to remove.
+        by: "zero"; a tensor; "resample" from other rows; another run; or a function from a whole site to a tensor, as
+            `activation_patching` takes it: `mean_of(model, prompts)` for mean ablation.
         pos, rows, basis: where. seed: of resampling.
     """
     if isinstance(by, str):
@@ -187,9 +191,26 @@ def Ablate(
         value = choices[by]
     elif callable(getattr(by, "source", None)):
         value = FromRun(by)  # type: ignore[arg-type]
+    elif callable(by):
+        value = _replacement(parse(site), by)
     else:
         value = by  # type: ignore[assignment]
     return Edit(parse(site), "ablate", value, Where(pos, rows), basis)
+
+
+def _replacement(site: Site, by: Replacement) -> Tensor:
+    """The site's own part of what a function gives for the whole: `z.5.h3` of the mean of `z.5`.
+
+    Raises:
+        BadInput: a function that returns no tensor.
+    """
+    whole = by(site.whole)
+    if not isinstance(whole, Tensor):
+        why = f"the function returns a {type(whole).__name__}"
+        raise BadInput(f"what replaces {site}", why, "return a tensor [feature...], as mean_of(model, prompts) does")
+    for axis, i in site.selector:
+        whole = whole.select(-2, i) if axis in ("head", "kv") else whole[..., i : i + 1]
+    return whole
 
 
 def Add(site: str | Site, vector: Tensor | float, scale: float = 1.0, **where: Any) -> Edit:

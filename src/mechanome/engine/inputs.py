@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from mechanome.engine.plain import array, is_integral, whole
 from mechanome.engine.spans import Spans, labelled
 from mechanome.engine.token_rows import Bos, Inputs, is_message, token_rows
 
-__all__ = ["Batch", "Bos", "Inputs", "Spans", "encode", "token_strings"]
+__all__ = ["Batch", "Bos", "Encodes", "Inputs", "Spans", "encode", "token_strings"]
 
 _TOKENS = (
     "input_ids",
@@ -92,6 +92,15 @@ class Batch:
         }
         frames = {k: f.take(rows) for k, f in self.frames.items()}
         return Batch(arguments, self.frame.take(rows), frames, self.tokenizer, self.bos)
+
+
+@runtime_checkable
+class Encodes(Protocol):
+    """Inputs that know how to become a batch for a model, such as the examples of a task."""
+
+    def __batch__(self, model: Any) -> Batch:
+        """Their rows, as `model.encode` makes them."""
+        ...
 
 
 def encode(

@@ -20,7 +20,7 @@ from mechanome.engine.discovery import discover
 from mechanome.engine.families import Layout
 from mechanome.engine.frame import Frame
 from mechanome.engine.habits import MODEL, hint
-from mechanome.engine.inputs import Batch, Bos, Inputs, Spans, encode, token_strings
+from mechanome.engine.inputs import Batch, Bos, Encodes, Inputs, Spans, encode, token_strings
 from mechanome.engine.points import POINTS
 from mechanome.engine.site import Site, expand, parse
 from mechanome.engine.tap_rules import tap_for
@@ -211,9 +211,12 @@ class Opened:
     # Inputs --------------------------------------------------------------------------------------------------
 
     def encode(self, inputs: Inputs, *, bos: Bos | None = None, spans: Spans = (), pad: Any = "right") -> Batch:
-        """Inputs of any kind as a `Batch` for this model; see `mechanome.engine.inputs.encode`."""
+        """Inputs of any kind as a `Batch` for this model; see `mechanome.engine.inputs.encode`.
+
+        Whatever has a `__batch__(model)`, such as a task or an example of one, makes its own.
+        """
         batch = encode(
-            inputs,
+            inputs.__batch__(self) if isinstance(inputs, Encodes) else inputs,
             self.tokenizer,
             bos=self.bos if bos is None else bos,
             spans=spans,

@@ -7,7 +7,7 @@ it does not, and says which. Both give the same numbers; a test holds them to 1e
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from mechanome.core.errors import BadInput, NotFinite, NotServed, ShapeMismatch, UnknownSite
 from mechanome.core.progress import track
+from mechanome.core.tables import Table
 from mechanome.engine import memory
 from mechanome.engine.asked import one_of, opened_model
 from mechanome.engine.frame import Positions
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from mechanome.engine.model import Model
 
 Ablation = Literal["zero"]
+_WITH_TOKENS = (None, "decoder", "text")
+"""Towers whose positions are those of the tokens that are kept for tables."""
+_OVER_SOURCE = ("cross_k", "cross_v")
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,9 @@ class Sweep:
         axes: names of the axes of `values`.
         layers: the layers along axis 1.
         into, source: the metric of the run that was patched, and of the run patches came from, `[example]`.
-        point: what was patched. method: "wavefront" or "naive", with the reason for the latter in `notes`.
+        point: what was patched. tower: in a model with several.
+        method: "wavefront" or "naive", with the reason for the latter in `notes`.
+        tokens, positions: of the run that was patched, and which of its positions took part, per example.
     """
 
     values: Tensor = field(repr=False)
@@ -54,6 +60,8 @@ class Sweep:
     method: str
     notes: tuple[str, ...] = ()
     tokens: tuple[tuple[str, ...], ...] = field(default=(), repr=False)
+    positions: tuple[tuple[int, ...], ...] = field(default=(), repr=False)
+    tower: str | None = None
 
     @property
     def effects(self) -> Tensor:
@@ -72,6 +80,44 @@ class Sweep:
         if bool((gap.abs() < 1e-6).any()):
             raise NotFinite("normalized effects", "the two runs have the same metric", "use .effects, or another pair")
         return self.effects / gap
+
+    def table(self, k: int | None = 12) -> Table:
+        """The largest effects by size, their mean where there are several examples.
+
+        Args:
+            k: how many; None for all.
+        """
+        means = self.effects.nanmean(0)
+        size = means.abs().flatten().nan_to_num(-1)
+        order = [int(i) for i in size.argsort(descending=True, stable=True)[:k] if size[i] >= 0]
+        rows = [(*self._place(*divmod(i, means.shape[1])), float(means.flatten()[i])) for i in order]
+        n = len(self.values)
+        title = f"effects of patching {self.point}" + (f", mean of {n} examples" if n > 1 else "")
+        places = ("site", "position", "token") if self.axes[-1] == "pos" else ("site",)
+        return Table((*places, "effect"), rows, title)
+
+    def _place(self, row: int, column: int) -> tuple[Any, ...]:
+        """The cells that name one entry; positions and tokens only where all examples have the same."""
+        site = Site(self.point, self.layers[row], tower=self.tower)
+        if self.axes[-1] == "head":
+            head: dict[str, Any] = {POINTS[self.point].heads or "head": column}
+            return (str(replace(site, **head)),)
+        if self.axes[-1] == "layer":
+            return (str(site),)
+        there = [(n, own[column]) for n, own in enumerate(self.positions) if column < len(own)]
+        known = bool(self.tokens) and self.tower in _WITH_TOKENS and self.point not in _OVER_SOURCE
+        words = {self.tokens[n][p] for n, p in there} if known else set()
+        spots = {p for _, p in there}
+        return str(site), spots.pop() if len(spots) == 1 else None, repr(words.pop()) if len(words) == 1 else None
+
+    def __repr__(self) -> str:
+        shape = ", ".join(f"{n} {axis}" for n, axis in zip(self.values.shape, self.axes))
+        first = self.table(1).records()
+        place = "; ".join(f"{name} {cell}" for name, cell in first[0].items() if cell is not None) if first else "none"
+        return f"Sweep({self.point}, {shape}; largest: {place}; {self.method})"
+
+    def _repr_html_(self) -> str:
+        return self.table().html()
 
 
 def activation_patching(
@@ -150,6 +196,8 @@ def activation_patching(
         " and ".join(sorted(runner.taken)),
         tuple(dict.fromkeys(runner.notes)),
         base.tokens,
+        tuple(runner.positions),
+        tower,
     )
 
 

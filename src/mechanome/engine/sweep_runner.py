@@ -73,12 +73,14 @@ class Runner:
     examples: int
     taken: set[str] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
+    positions: list[tuple[int, ...]] = field(default_factory=list)
 
     def example(self, base: Batch, donor: Batch, index: int) -> tuple[Tensor, Tensor, Tensor | None]:
         """Values `[layer, pos|head]`, and the metric of both runs, for one example."""
         base, donor = _unpadded(base), _unpadded(donor)
         values, donor_logits = self._donor(donor, index)
-        cells, length = self._grid(base, values)
+        cells, length, positions = self._grid(base, values)
+        self.positions.append(positions)
         source = None if donor_logits is None else self._measure(_flat(donor_logits), index)[0]
         if self.method != "naive":
             found, why = self._try_wavefront(base, donor, values, cells, length, index)
@@ -134,7 +136,8 @@ class Runner:
         replaced = {site: _ablated(self.ablation, site, shapes[site], index, self.examples) for site in self.sites}
         return lambda site: replaced[site], None
 
-    def _grid(self, base: Batch, values: Donor) -> tuple[list[Cell], int]:
+    def _grid(self, base: Batch, values: Donor) -> tuple[list[Cell], int, tuple[int, ...]]:
+        """The cells of one example, its length, and which positions take part."""
         seen = values(self.sites[0]).shape[1]
         frame = self._frame(base).resolved(1, seen)
         length = frame.lengths[0]
@@ -154,7 +157,7 @@ class Runner:
             else:
                 heads_of = [Site(self.point, site.layer, tower=self.tower, **{axis: h}) for h in heads]
                 cells += [Cell(s, tuple(positions), (i, h)) for h, s in enumerate(heads_of)]
-        return cells, length
+        return cells, length, tuple(positions)
 
     def _wavefront(
         self, base: Batch, donor: Batch, values: Donor, cells: list[Cell], length: int, index: int

@@ -74,7 +74,9 @@ def _ids(item: Any) -> list[int]:
         return [int(i) for i in item.tolist()]
     if arrays or isinstance(item, (bytes, bytearray)) or not isinstance(item, Sequence):
         kind = f"{item.dtype} values of shape {list(item.shape)}" if arrays else f"type {type(item).__name__}"
-        raise BadInput(f"an input of {kind}", "it is not text, a chat or token ids", "pass one of these")
+        held = hasattr(item, "inputs")  # an example of a task
+        fix = "pass the task itself, or a list of each one's .inputs" if held else "pass one of these"
+        raise BadInput(f"an input of {kind}", "it is not text, a chat or token ids", fix)
     found = [whole(i) for i in item]
     if None in found:
         odd = item[found.index(None)]

@@ -1,22 +1,23 @@
 """The main job: one behavior, explained from prediction to verified mechanism."""
 
 import inspect
-import sys
-from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mechanome.explain.comparison import Average, Change, ModelComparison, compare
-from mechanome.explain.components import Component
-from mechanome.explain.effects import Grid
-from mechanome.explain.explanation import Explanation, Origin
-from mechanome.explain.items import Item
-from mechanome.explain.many import Explanations, Recurring, explain_many
-from mechanome.explain.pairing import Pairing
-from mechanome.explain.pipeline import DEFAULT_MODEL, explain
-from mechanome.explain.question import Question
-from mechanome.explain.result import Measured, Result
-from mechanome.explain.stability import Comparison, Stability
-from mechanome.explain.verification import Trial, Verification
+from mechanome.lazy import Package, offer
+
+if TYPE_CHECKING:
+    from mechanome.explain.comparison import Average, Change, ModelComparison, compare
+    from mechanome.explain.components import Component
+    from mechanome.explain.effects import Grid
+    from mechanome.explain.explanation import Explanation, Origin
+    from mechanome.explain.items import Item
+    from mechanome.explain.many import Explanations, Recurring, explain_many
+    from mechanome.explain.pairing import Pairing
+    from mechanome.explain.pipeline import DEFAULT_MODEL, explain
+    from mechanome.explain.question import Question
+    from mechanome.explain.result import Measured, Result
+    from mechanome.explain.stability import Comparison, Stability
+    from mechanome.explain.verification import Trial, Verification
 
 __all__ = [
     "DEFAULT_MODEL",
@@ -44,12 +45,16 @@ __all__ = [
 ]
 
 
-class _Package(ModuleType):
+class _Package(Package):
     """A package that is its function, so that `mn.explain(prompt)` and `mechanome.explain.Explanation` both work."""
 
-    def __call__(self, *args: Any, **options: Any) -> Explanation:
-        return explain(*args, **options)
+    def __call__(self, *args: Any, **options: Any) -> "Explanation":
+        found: Explanation = self.explain(*args, **options)
+        return found
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(self.explain)
 
 
-__signature__ = inspect.signature(explain)
-sys.modules[__name__].__class__ = _Package
+offer(__name__, _Package)

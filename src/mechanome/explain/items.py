@@ -10,11 +10,14 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mechanome.core import BadInput, UnknownName, nearest
 from mechanome.core.files import existing
-from mechanome.explain.prompts import Asked
+
+if TYPE_CHECKING:
+    from mechanome.explain.prompts import Asked
+    from mechanome.tasks import Task
 
 
 @dataclass(frozen=True)
@@ -56,12 +59,12 @@ def chat(prompt: Any) -> Any:
     return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
 
 
-def items(prompts: Path | Sequence[Any]) -> tuple[Item, ...]:
+def items(prompts: Path | Sequence[Any] | Task) -> tuple[Item, ...]:
     """Check prompts.
 
     Args:
         prompts: the path of a file, `.jsonl` or plain text with one prompt a line; or a list of texts, chats,
-            mappings as the lines of a file have, or `Item`s.
+            mappings as the lines of a file have, examples of a task, or `Item`s; or a `Task`.
 
     Raises:
         BadInput: no prompts, a line that is not as described, an id that comes twice; the message names the place.
@@ -70,7 +73,7 @@ def items(prompts: Path | Sequence[Any]) -> tuple[Item, ...]:
     if isinstance(prompts, Path):
         found = _file(prompts)
     elif isinstance(prompts, str) or not isinstance(prompts, Sequence):
-        raise BadInput("prompts", f"a {type(prompts).__name__} is no list", "pass a list, or the Path of a file")
+        found = [(f"example {n}", example) for n, example in enumerate(_examples(prompts))]
     else:
         found = [(f"prompt {n}", item) for n, item in enumerate(prompts, 1)]
     if not found:
@@ -82,6 +85,15 @@ def items(prompts: Path | Sequence[Any]) -> tuple[Item, ...]:
             raise BadInput(f"{place}: id {item.id!r}", f"{places[item.id]} has it, too", "give every prompt its own id")
         places[item.id] = place
     return made
+
+
+def _examples(prompts: Any) -> Sequence[Any]:
+    from mechanome.tasks import Task
+
+    if not isinstance(prompts, Task):
+        why = f"a {type(prompts).__name__} is no list"
+        raise BadInput("prompts", why, "pass a list, a Task, or the Path of a file")
+    return prompts.examples
 
 
 def _file(path: Path) -> list[tuple[str, Any]]:
@@ -112,6 +124,8 @@ _READERS: Mapping[str, Callable[[str, str], Any]] = {".jsonl": _json, ".txt": la
 def _item(place: str, number: int, value: Any) -> Item:
     if isinstance(value, Item):
         return value
+    if not isinstance(value, Mapping | Sequence):
+        value = _fields(value)
     if not isinstance(value, Mapping):
         return Item(str(number), _prompt(place, "prompt", value))
     for key in value:
@@ -131,6 +145,16 @@ def _item(place: str, number: int, value: Any) -> Item:
         value.get("foil"),
         None if other is None else _prompt(place, "counterfactual", other),
     )
+
+
+def _fields(value: Any) -> Any:
+    """An example of a task as a line of a file would have it; anything else as it is."""
+    from mechanome.tasks import Example
+
+    if not isinstance(value, Example):
+        return value
+    same = {"answer": value.answer, "foil": value.foil, "counterfactual": value.counterfactual}
+    return {"prompt": value.inputs, **same}
 
 
 def _prompt(place: str, key: str, value: Any) -> Asked:

@@ -27,6 +27,7 @@ from mechanome.explain.refusals import refuse_early
 from mechanome.explain.result import VERDICTS, Measured, Result, Verdict
 from mechanome.explain.written import Written
 from mechanome.report import Page
+from mechanome.tasks import Task
 
 RECURRING = 2
 """A part recurs if at least this many prompts name it."""
@@ -182,7 +183,7 @@ class Settings:
 
 
 def explain_many(
-    prompts: Path | Sequence[Any],
+    prompts: Path | Sequence[Any] | Task,
     model: Opened = DEFAULT_MODEL,
     *,
     counterfactuals: int = 3,
@@ -196,7 +197,7 @@ def explain_many(
 
     Args:
         prompts: the path of a file, `.jsonl` or `.txt` with one prompt a line; or a list of texts, of chats, or of
-            mappings with `prompt` and, where fixed, `answer`, `foil`, `counterfactual` and `id`.
+            mappings with `prompt` and, where fixed, `answer`, `foil`, `counterfactual` and `id`; or a `Task`.
         model, counterfactuals, seed, budget, quiet: as in `mechanome.explain`.
         keep: called with every prompt and its whole explanation, which nobody else keeps; returns the place of a page
             that the summary then links to, or an empty text.

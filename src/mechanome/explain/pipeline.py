@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from torch import nn
 
-from mechanome.core import NotServed, versions
+from mechanome.core import NotServed, stage, versions
 from mechanome.engine import Model, load
 from mechanome.engine.memory import Budget
 from mechanome.explain.components import KINDS, components, every_site, ranking
@@ -19,6 +19,7 @@ from mechanome.explain.effects import Grid, flow, having, parts
 from mechanome.explain.explanation import Explanation, Origin
 from mechanome.explain.hiding import hide
 from mechanome.explain.importance import importance
+from mechanome.explain.items import items
 from mechanome.explain.lens import lens
 from mechanome.explain.pair import Pair
 from mechanome.explain.prompts import Asked
@@ -27,6 +28,7 @@ from mechanome.explain.refusals import refuse_early
 from mechanome.explain.stability import stability
 from mechanome.explain.tokens import Prediction
 from mechanome.explain.verification import verify
+from mechanome.tasks import Example
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 SHOWN = 10
@@ -36,7 +38,7 @@ T = TypeVar("T")
 
 
 def explain(
-    prompt: Asked,
+    prompt: Asked | Example,
     model: str | Path | nn.Module | Model = DEFAULT_MODEL,
     *,
     answer: str | None = None,
@@ -51,7 +53,8 @@ def explain(
 
     Args:
         prompt: the text whose continuation is explained, or a chat (messages with "role" and "content"), which the
-            model's own template turns into tokens up to where its answer begins.
+            model's own template turns into tokens up to where its answer begins; or an example of a task, which brings
+            its answer, foil and counterfactual where none is given beside it.
         model: what `mechanome.load` opens, or an opened model.
         answer: the continuation to explain, as text; None takes the likeliest token. Where answer and foil are several
             tokens, the first at which they differ is explained, behind those they share.
@@ -73,8 +76,14 @@ def explain(
         ShapeMismatch: a counterfactual of another token length.
         UnknownModel, NotServed: a model that cannot be opened, or that is no language model.
     """
+    if isinstance(prompt, Example):
+        [item] = items([prompt])
+        prompt = item.prompt
+        answer = item.answer if answer is None else answer
+        foil = item.foil if foil is None else foil
+        counterfactual = item.counterfactual if counterfactual is None else counterfactual
     refuse_early(prompt, model, answer, foil, counterfactual, counterfactuals, seed, budget)
-    clock = _Clock()
+    clock = _Clock(quiet)
     with clock.part("open the model"):
         opened = load(model)
     with clock.part("choose answer, foil and counterfactual"):
@@ -132,15 +141,21 @@ def explain(
 
 
 class _Clock:
-    """Wall time of each part of the work."""
+    """Wall time of each part of the work, which is told of as it begins.
 
-    def __init__(self) -> None:
+    Args:
+        quiet: tell nobody.
+    """
+
+    def __init__(self, quiet: bool) -> None:
+        self.quiet = quiet
         self.seconds: dict[str, float] = {}
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
         start = time.perf_counter()
-        yield
+        with stage(name, self.quiet):
+            yield
         self.seconds[name] = time.perf_counter() - start
 
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from mechanome.core import BadInput, NotServed
+from mechanome.core import BadInput
 from mechanome.engine.memory import Budget, parse_budget
 from mechanome.engine.plain import whole
-from mechanome.engine.registry import catalog
+from mechanome.explain.models import check_named
 from mechanome.explain.prompts import Asked, check_asked
 from mechanome.explain.tokens import quoted
-
-LANGUAGE_MODEL = "causal-lm"
-"""The registry's kind of models that predict the next token."""
 
 
 def refuse_early(
@@ -30,7 +27,7 @@ def refuse_early(
 
     Raises:
         BadInput: an argument that cannot be used, with its fix.
-        NotServed: a registry model that is no language model.
+        UnknownModel, NotServed: a name that opens no model, or no language model.
     """
     check_asked("the prompt", prompt)
     if counterfactual is not None:
@@ -49,15 +46,4 @@ def refuse_early(
             raise BadInput(f"{name}={value!r}", why, f"give one such as {least + 2}")
     parse_budget(budget)
     if isinstance(model, str | Path):
-        _refuse_kind(str(model))
-
-
-def _refuse_kind(id: str) -> None:
-    known = {entry.id: entry.kind for entry in catalog()}
-    if known.get(id, LANGUAGE_MODEL) != LANGUAGE_MODEL:
-        able = ", ".join(name for name, kind in known.items() if kind == LANGUAGE_MODEL)
-        raise NotServed(
-            f"explaining {id}",
-            f"it is no language model that predicts the next token (its kind is {known[id]})",
-            f"use a causal language model, such as {able}",
-        )
+        check_named(model)

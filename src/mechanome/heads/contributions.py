@@ -82,6 +82,10 @@ class Contributions:
         """
         return mean_over_queries(prepared(self.values, aggregate), self.queries, self.causal)
 
+    def __repr__(self) -> str:
+        shape = ", ".join(f"{n} {axis}" for n, axis in zip(self.values.shape, self.axes))
+        return f"Contributions({shape}; {self.form} form, {self.target}, {self.space} space)"
+
     def table(self, query: int = -1) -> Table:
         """One row a token: its mean share over layers and heads, signed, absolute and normalized."""
         means = [self.of(query, name) for name in ("signed", "absolute", "normalized")]

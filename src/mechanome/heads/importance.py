@@ -15,6 +15,7 @@ from torch import Tensor
 
 from mechanome.core import BadInput, NotServed, Table, UnknownName, nearest
 from mechanome.engine import Batch, LogProb, Model, Site
+from mechanome.engine.asked import ids_or_texts
 from mechanome.engine.inputs import Inputs
 from mechanome.engine.memory import Budget
 from mechanome.heads.aggregates import Aggregate, prepared
@@ -189,7 +190,7 @@ def token_importance(
     layers: Iterable[int] | None = None,
     heads: Sequence[int] | None = None,
     aggregate: Aggregate = "signed",
-    answer: int | None = None,
+    answer: int | str | None = None,
     tower: str | None = None,
     budget: Budget = None,
 ) -> dict[str, TokenImportance]:
@@ -203,7 +204,7 @@ def token_importance(
         layers: which layers are averaged (and, for rollout, multiplied); None for all that have attention.
         heads: which heads of each layer; None for all. Metrics without heads refuse a choice.
         aggregate: what is averaged over layers and heads: "signed" values, "absolute" ones, or "normalized" ones.
-        answer: the token for "gradient_x_input"; None takes the likeliest one at the query.
+        answer: the token for "gradient_x_input", an id or a one-token text; None takes the likeliest at the query.
         tower, budget: as in `read_attention`.
 
     Returns:
@@ -228,13 +229,14 @@ def token_importance(
     _check_heads(reading, heads)
     if any(m.answer for m in chosen):
         answer = _likeliest(model, batch, position, len(reading.tokens)) if answer is None else answer
+    token = ids_or_texts(model, answer)
     picked = None if heads is None else tuple(heads)
-    ask = Ask(model, batch, reading, position, reading.queries.index(position), picked, answer, tower)
+    ask = Ask(model, batch, reading, position, reading.queries.index(position), picked, token, tower)
     found = {}
     for name, row in zip(names, chosen):
         cells = row.cells(ask)
         values = prepared(cells, aggregate).reshape(-1, cells.shape[-1]).mean(0)
-        used = answer if row.answer else None
+        used = token if row.answer else None
         found[name] = TokenImportance(values, cells, name, position, reading.tokens, used)
     return found
 

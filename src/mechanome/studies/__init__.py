@@ -8,8 +8,9 @@ run("contribution-weights", "smoke").found      # seconds; never judged
 Names are imported when first used, so that the command line need not wait for them.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from mechanome.lazy import offer
 
 if TYPE_CHECKING:
     from mechanome.studies.context import Context
@@ -37,24 +38,4 @@ __all__ = [
     "run",
 ]
 
-_HOMES = {
-    "context": ("Context",),
-    "plan": ("Plan", "resolve"),
-    "registry": ("STUDIES", "Registry"),
-    "result": ("Reported", "StudyResult", "read_record"),
-    "running": ("Outcome", "run"),
-    "study": ("Effect", "Measured", "Quantity", "Scale", "Study"),
-}
-
-
-def __getattr__(name: str) -> Any:
-    home = next((module for module, names in _HOMES.items() if name in names), None)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"mechanome.studies.{home}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+offer(__name__)

@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from mechanome.core.tiers import Tier
 from mechanome.studies.registry import STUDIES
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def names(incomplete: str = "") -> list[str]:
 
 def study(
     name: Annotated[str, typer.Argument(help="A study, or 'list'.", autocompletion=names)] = _LIST,
-    tier: Annotated[str, typer.Option(help="smoke (seconds, never judged), cpu (minutes) or full (GPUs).")] = "cpu",
+    tier: Annotated[Tier, typer.Option(help="smoke (seconds, never judged), cpu (minutes) or full (GPUs).")] = "cpu",
     seeds: Annotated[int | None, typer.Option(help="How many of the study's seeds; without it, the tier's.")] = None,
     pilot: Annotated[bool, typer.Option("--pilot", help="Pilot seeds, for trying things out; never judged.")] = False,
     model: Annotated[
@@ -47,12 +48,14 @@ def study(
         rows = [_row(STUDIES[known]) for known in STUDIES]
         _print_json(rows) if json else _print(_listed(rows))
         return
+    chosen = STUDIES[name]  # an unknown name is answered before anything heavy is imported
+
     from mechanome.core import silence
     from mechanome.studies.running import run
 
     with silence() if quiet or json else nullcontext():
-        chosen = {"seeds": _seeds(seeds, pilot), "models": _models(model or [])}
-        outcome = run(name, tier, **chosen, out=out, record=record, quiet=quiet or json)
+        choices = {"seeds": _seeds(seeds, pilot), "models": _models(model or [])}
+        outcome = run(chosen, tier, **choices, out=out, record=record, quiet=quiet or json)
     if json:
         _print_json({**outcome.record, "folder": str(outcome.folder)})
     else:

@@ -10,11 +10,14 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from mechanome.core.errors import BadInput
+
+if TYPE_CHECKING:
+    from mechanome.engine import Batch, Model
 
 Answer = str | tuple[int, ...]
 """What follows the input: a text with its leading space, or token ids."""
@@ -72,6 +75,12 @@ class Example:
         if self.counterfactual_spans and self.counterfactual is None:
             raise BadInput("spans of the counterfactual", "there is no counterfactual", "give one, or drop the spans")
         _check_spans(self.counterfactual, self.counterfactual_spans)
+
+    def __batch__(self, model: Model) -> Batch:
+        """What functions of inputs (`model.run`, a lens ...) take of an example: its input and spans, as one row."""
+        from mechanome.tasks.batches import encode
+
+        return encode(model, [self])
 
 
 _TAKEN = re.compile(r"all|first|last|prompt|generated|-?\d*:-?\d*")

