@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mechanome.core.tables import show
+from mechanome.studies.registry import STUDIES
 from mechanome.studies.result import read_record, summary
 
 ROOT = Path(__file__).parents[1]
@@ -31,7 +32,10 @@ def page() -> str:
 def _line(record: dict[str, Any]) -> str:
     verdicts = summary(row["verdict"] for row in record["claims"])
     models = ", ".join(record["models"].values())
-    return f"| {record['paper']} | [{record['study']}](#{record['study']}) | {models} | {verdicts} |"
+    measured = {row["id"]: _measured(row) for row in record["reported"]}
+    beside = [f"{words}: {measured[id]}" for id, words in STUDIES[record["study"]].beside.items()]
+    link = f"[{record['study']}](#{record['study']})"
+    return _cells([record["paper"], link, models, "; ".join([verdicts, *beside])])
 
 
 def _section(record: dict[str, Any]) -> list[str]:
@@ -53,6 +57,10 @@ def _section(record: dict[str, Any]) -> list[str]:
         ),
         "",
         *(line + "\n" for line in record["remarks"]),
+        "How it is measured:",
+        "",
+        *(f"- {text}" for text in STUDIES[record["study"]].method),
+        "",
         *(
             ["Shown beside, without a pass mark:", "", "| quantity | value | n | note |", "|---|---|--:|---|"]
             if beside

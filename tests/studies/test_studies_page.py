@@ -38,10 +38,14 @@ def test_every_record_is_of_a_study_as_it_stands() -> None:
 def test_a_record_becomes_a_row_a_section_and_nothing_breaks_the_table(
     script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run(known.study(title="Bars | and more"), out=tmp_path / "runs", record=tmp_path, quiet=True)
+    study = known.study(title="Bars | and more", beside={"spread": "spread of the draws"}, method=("Drawn at random.",))
+    found = run(study, out=tmp_path / "runs", record=tmp_path, quiet=True).found
     monkeypatch.setattr(script, "RESULTS", tmp_path)
+    monkeypatch.setattr(script, "STUDIES", {study.name: study})
     page = script.page()
-    assert "| 99 | [known-answer](#known-answer) |  | 1 holds, 1 fails, 1 inconclusive, 1 not-judged |" in page
+    row = "| 99 | [known-answer](#known-answer) |  | 1 holds, 1 fails, 1 inconclusive, 1 not-judged"
+    spread = f"spread of the draws: {found.reported[0].interval.estimate:.4g} ["
+    assert f"{row}; {spread}" in page and "- Drawn at random." in page
     assert "| mean of the draws |" in page and "| it is 1 by construction |" in page
     assert "| their standard deviation |" in page and "60 draws" in page
     (tmp_path / "bad.json").write_text("{}")

@@ -152,6 +152,7 @@ FAULTS = {
     "name": {"name": "Known answer"},
     "no claims": {"claims": ()},
     "id twice": {"reported": (known.study().reported[0], known.study().reported[0])},
+    "told of, not reported": {"beside": {"other": "in words"}},
     "tier": {"scales": {"cpu": Scale(known.Settings(1))}},
     "shared seed": {"pilot": (0,)},
     "no pilot": {"pilot": ()},

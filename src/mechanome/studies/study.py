@@ -101,9 +101,12 @@ class Study(Generic[S]):
         reported: what is shown beside the claims without a pass mark.
         method: paragraphs on how it is measured.
         limits: paragraphs on what it does not show.
+        beside: quantities that the overview of all studies tells next to the verdicts, which alone would mislead: id to
+            a few words.
 
     Raises:
-        BadInput: a name that cannot be typed, an id used twice, a missing tier, no seeds, a pilot seed that is final.
+        BadInput: a name that cannot be typed, an id used twice or told of without being reported, a missing tier, no
+            seeds, a pilot seed that is final.
     """
 
     name: str
@@ -119,6 +122,7 @@ class Study(Generic[S]):
     reported: tuple[Quantity, ...] = ()
     method: tuple[str, ...] = ()
     limits: tuple[str, ...] = ()
+    beside: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if fault := self._fault():
@@ -134,6 +138,7 @@ class Study(Generic[S]):
         shared = sorted({*self.seeds} & {*self.pilot})
         missing = [tier for tier in TIERS if tier not in self.scales]
         many = [tier for tier, scale in self.scales.items() if (scale.seeds or 0) > len(self.seeds)]
+        unknown = sorted({*self.beside} - {q.id for q in self.reported})
         faults = (
             (
                 not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", self.name),
@@ -142,6 +147,7 @@ class Study(Generic[S]):
             ),
             (not self.claims, "it claims nothing", "write down what is to hold, with a threshold"),
             (bool(twice), f"{', '.join(twice)} is used twice", "give every claim and quantity its own id"),
+            (bool(unknown), f"{', '.join(unknown)} is told of but not reported", "name ids of reported quantities"),
             (bool(missing), f"it has no tier {', '.join(missing)}", "give a Scale for every tier"),
             (not (self.seeds and self.pilot), "it has no final or no pilot seeds", "fix both"),
             (bool(shared), f"seeds {shared} are both pilot and final", "choose other pilot seeds"),

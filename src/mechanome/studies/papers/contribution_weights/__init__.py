@@ -153,12 +153,15 @@ STUDY = Study(
         "Masking: in every layer the last position cannot attend to one token, and the rest of its attention is "
         "renormalized; the effect is the change of log p(answer). Token 0, the sink, takes no part in rankings and "
         "correlations: hiding it is another experiment.",
-        "Importance is that for the last position, averaged over layers (and heads). Intervals resample prompts; "
+        "Importance is that for the last position, averaged over layers (and heads). hit@3 is the share of prompts in "
+        "which a token that bears the answer is among the three of most importance. Intervals resample prompts; "
         "shares of heads have exact binomial intervals, as if heads were independent draws.",
-        "A head's output is o = s u + (1 - s) m, with sink rate s, the sink's transformed value u, and the rest m. "
+        "A head's output is o = s u + (1 - s) m, with sink rate s, the sink's transformed value u, and the rest m; "
+        "||x|| is the Euclidean length of x. "
         "Parabolas are fitted to ||o|| over all queries of all prompts. Removing the sink takes m for o; for drift, it "
         "is removed in one layer at a time and the block run again. Drift is 1 - cos of the stream before and after a "
-        "block; its correlation with entropy resamples whole prompts.",
+        "block; what counts is by how much removing the sink raises it. Its correlation with entropy resamples whole "
+        "prompts.",
         "With u and m held, ||o|| is convex in s by algebra. Where a head bends down all the same, the note on that "
         "claim says how ||m|| goes with s: it is longer at the queries where the head uses its sink more.",
     ),
@@ -170,4 +173,8 @@ STUDY = Study(
         "models in general.",
         "The paper's own protocol was not available in full; this operationalization follows its abstract.",
     ),
+    beside={
+        "agreement-over-norm": "agreement with masking, contribution weights minus norm-based weights",
+        "hit-over-norm": "hit@3, contribution weights minus norm-based weights",
+    },
 )
