@@ -191,7 +191,7 @@ def Ablate(
         value = choices[by]
     elif callable(getattr(by, "source", None)):
         value = FromRun(by)  # type: ignore[arg-type]
-    elif callable(by):
+    elif callable(by) and not isinstance(by, type):
         value = _replacement(parse(site), by)
     else:
         value = by  # type: ignore[assignment]
