@@ -17,8 +17,8 @@ from families import build
 from mechanome.attribution import TunedLens, fit_tuned_lens, logit_lens
 from mechanome.attribution.lens_descent import Sums, divergence, divergence_and_slope, log_probs
 from mechanome.attribution.readout import Readout
-from mechanome.core import BadInput, BudgetTooSmall, CorruptFile, DownloadFailed, ShapeMismatch, TooFewRows, UnknownSite
-from mechanome.engine.registry import ensure
+from mechanome.core import BadInput, BudgetTooSmall, CorruptFile, ShapeMismatch, TooFewRows, UnknownSite
+from registry_models import need
 
 IDS = torch.tensor([[11, 45, 23, 67, 31, 52], [71, 24, 13, 44, 85, 36]])
 TEXT = torch.randint(3, 90, (40, 33), generator=torch.Generator().manual_seed(0))
@@ -256,10 +256,7 @@ def test_streams_of_another_width_are_refused(model: mn.Model) -> None:
 
 @pytest.mark.real_model
 def test_on_a_real_model_it_beats_the_logit_lens_on_text_it_has_not_seen() -> None:
-    try:
-        ensure("smollm2-135m-instruct", quiet=True)
-    except DownloadFailed as error:
-        pytest.skip(f"the registry model cannot be had: {error}")
+    need("smollm2-135m-instruct")
     from pydoc_data.topics import topics
 
     model = mn.load("smollm2-135m-instruct")

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from mechanome.core import DownloadFailed
-from mechanome.engine.registry import ensure
+from registry_models import need
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
@@ -26,10 +25,7 @@ def cells(notebook: Path) -> list[dict[str, Any]]:
 def test_every_cell_runs(notebook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = ["".join(cell["source"]) for cell in cells(notebook)]
     if any("smollm2" in source for source in code):
-        try:
-            ensure("smollm2-135m-instruct", quiet=True)
-        except DownloadFailed as error:
-            pytest.skip(f"the registry model cannot be had: {error}")
+        need("smollm2-135m-instruct")
     monkeypatch.chdir(tmp_path)
     scope: dict[str, object] = {"__name__": "notebook"}
     for number, source in enumerate(code):

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mechanome.core import DownloadFailed
-from mechanome.engine.registry import ensure
+from registry_models import need
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs" / "guide").glob("*.md")])
@@ -26,10 +25,7 @@ def snippets(page: Path) -> list[tuple[int, str]]:
 def test_every_snippet_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = snippets(page)
     if any("smollm2" in code for _, code in found):
-        try:
-            ensure("smollm2-135m-instruct", quiet=True)
-        except DownloadFailed as error:
-            pytest.skip(f"the registry model cannot be had: {error}")
+        need("smollm2-135m-instruct")
     monkeypatch.chdir(tmp_path)
     scope: dict[str, object] = {"__name__": "snippet"}
     for line, code in found:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from mechanome.core import DownloadFailed
-from mechanome.engine.registry import ensure
+from browser import opened
 from mechanome.explain.command import run_many
 from mechanome.explain.items import items
 from mechanome.explain.outcome import Outcome
+from registry_models import need
 
 PROMPTS = Path(__file__).parent / "prompts.jsonl"
 OPENED = ("capital-given", "two-token-answer", "single-mark")
@@ -33,10 +31,7 @@ def test_the_committed_prompts_are_forty_and_valid() -> None:
 
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    try:
-        ensure(MODEL)
-    except DownloadFailed as error:
-        pytest.skip(f"{MODEL} cannot be downloaded: {error}")
+    need(MODEL)
     out = tmp_path_factory.mktemp("runs")
     return run_many([asked(id) for id in OPENED], model=MODEL, counterfactuals=1, out=out, quiet=True)
 
@@ -48,27 +43,6 @@ def test_each_is_what_is_expected(outcome: Outcome) -> None:
         assert (result.verdict == "refused") is (line["expect"] == "refusal"), result.reason
         assert line.get("because", "") in result.reason
         assert bool(result.page) is (line["expect"] == "report")
-
-
-def opened(page: Path, profile: Path) -> str:
-    """The page as the browser built it; fails on a console message or on a request that leaves the folder."""
-    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if browser is None:
-        pytest.skip("no chromium here")
-    log = profile.with_suffix(".json")
-    command = [
-        browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-        "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-default-apps",
-        f"--user-data-dir={profile}", "--enable-logging=stderr", f"--log-net-log={log}", "--virtual-time-budget=4000",
-        "--dump-dom", page.as_uri(),
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    assert "CONSOLE" not in done.stderr, done.stderr
-    events = [event.get("params", {}) for event in json.loads(log.read_text(encoding="utf-8"))["events"]]
-    # The browser's own requests have no origin; those of a page have one.
-    requests = [event["url"] for event in events if event.get("initiator", "not an origin") != "not an origin"]
-    assert not requests, requests
-    return done.stdout
 
 
 @pytest.mark.parametrize("leak", ['<img src="http://example.invalid/x.png">', "<script>console.error('x')</script>"])

@@ -9,18 +9,15 @@ import pytest
 from typer.testing import CliRunner
 
 from mechanome.cli.main import app
-from mechanome.core import DownloadFailed
-from mechanome.engine.registry import ensure, find
+from mechanome.engine.registry import find
+from registry_models import need
 
 pytestmark = pytest.mark.real_model
 
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, object], Path]:
-    try:
-        ensure("smollm2-135m-instruct")
-    except DownloadFailed as error:
-        pytest.skip(f"smollm2-135m-instruct cannot be downloaded: {error}")
+    need("smollm2-135m-instruct")
     out = tmp_path_factory.mktemp("runs")
     done = CliRunner().invoke(app, ["explain", "The capital of France is", "--json", "--out", str(out)])
     assert done.exit_code == 0, done.stderr

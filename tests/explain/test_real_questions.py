@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 import mechanome as mn
-from mechanome.core import DownloadFailed
-from mechanome.engine.registry import ensure
 from mechanome.explain.question import ask
+from registry_models import need
 
 pytestmark = pytest.mark.real_model
 
@@ -16,10 +15,7 @@ NAME = "smollm2-135m-instruct"
 
 @pytest.fixture(scope="module")
 def model() -> mn.Model:
-    try:
-        ensure(NAME)
-    except DownloadFailed as error:
-        pytest.skip(f"{NAME} cannot be downloaded: {error}")
+    need(NAME)
     return mn.load(NAME, check="off")
 
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import base64
 import html as escaping
 import re
-import shutil
-import subprocess
 import zlib
 from pathlib import Path
 
-import pytest
 from markup import check
 
+from browser import opened
 from mechanome.core import Table
 from mechanome.report import (
     Bars,
@@ -100,27 +98,11 @@ def test_a_line_is_its_text() -> None:
     assert text(("a ", Span("b", "answer"), " c")) == "a b c"
 
 
-def dumped(file: Path, profile: Path) -> str:
-    """The document as a browser has it after its scripts ran; it may say nothing on its console."""
-    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if browser is None:
-        pytest.skip("no chromium here")
-    command = [
-        browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-        "--disable-background-networking", "--disable-component-update", "--disable-sync",
-        "--virtual-time-budget=10000", f"--user-data-dir={profile}", "--enable-logging=stderr", "--dump-dom",
-        file.as_uri(),
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    assert "CONSOLE" not in done.stderr, done.stderr
-    return done.stdout
-
-
 def test_in_a_browser(tmp_path: Path) -> None:
     """No console message, no request, charts are drawn, and the hostile texts run nothing and are shown as they are."""
     file = tmp_path / "report.html"
     file.write_text(page(*CHARTS).html(), encoding="utf-8")
-    seen = dumped(file, tmp_path / "profile")
+    seen = opened(file, tmp_path / "profile")
     assert "How this was measured" in seen
     assert "<title>broken" not in seen and seen.count("<script>document.title") == 0
     assert seen.count('class="main-svg"') >= len(CHARTS), "every chart is drawn"
@@ -137,7 +119,7 @@ def test_a_frame_draws_too(tmp_path: Path) -> None:
     }, 5000)</script>"""
     framed = page(*CHARTS).framed()
     file.write_text(f"<!DOCTYPE html><html><body>{framed}{count}</body></html>", encoding="utf-8")
-    assert f"<title>drawn {len(CHARTS)}</title>" in dumped(file, tmp_path / "profile")
+    assert f"<title>drawn {len(CHARTS)}</title>" in opened(file, tmp_path / "profile")
 
 
 def test_a_choice_is_made_in_a_browser(tmp_path: Path) -> None:
@@ -145,5 +127,5 @@ def test_a_choice_is_made_in_a_browser(tmp_path: Path) -> None:
     click = "<script>document.querySelectorAll('[type=radio]')[1].click()</script></body>"
     file = tmp_path / "report.html"
     file.write_text(str(page(choice).html()).replace("</body>", click), encoding="utf-8")
-    first, second = dumped(file, tmp_path / "profile").split('<div class="choice-panel"')[1:]
+    first, second = opened(file, tmp_path / "profile").split('<div class="choice-panel"')[1:]
     assert first.startswith(" hidden") and second.startswith(">")

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from mechanome.circuits import Graph
-from mechanome.core import DownloadFailed, silence
+from mechanome.core import silence
 from mechanome.engine import load
-from mechanome.engine.registry import ensure
 from mechanome.studies import STUDIES, run
 from mechanome.studies.papers.circuit_variance import heads, synthetic, trained
+from registry_models import need
 
 
 def effects(inputs: int = 24, noise: float = 1.0, seed: int = 0, mean: torch.Tensor | None = None) -> torch.Tensor:
@@ -99,10 +99,7 @@ def test_known_scores_vary_as_they_should() -> None:
 @pytest.mark.real_model
 def test_the_study_runs_on_a_real_model(tmp_path: Path) -> None:
     study = STUDIES["circuit-variance"]
-    try:
-        ensure(study.scales["smoke"].models["decoder"], quiet=True)
-    except DownloadFailed as error:
-        pytest.skip(f"a registry model cannot be had: {error}")
+    need(study.scales["smoke"].models["decoder"])
     with silence():
         done = run(study, "smoke", out=tmp_path)
     found = {f.claim.id: f for f in done.found.findings}

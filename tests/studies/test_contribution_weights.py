@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from mechanome.core import DownloadFailed, silence
-from mechanome.engine.registry import ensure
+from mechanome.core import silence
 from mechanome.studies import STUDIES, run
 from mechanome.studies.papers.contribution_weights import METRICS, measuring, pictures, prompts
+from registry_models import need
 
 
 def stored(n: int = 12, keys: int = 9) -> measuring.Stored:
@@ -112,11 +112,7 @@ def test_facts_ask_in_other_words() -> None:
 @pytest.mark.real_model
 def test_the_study_runs_on_real_models(tmp_path: Path) -> None:
     study = STUDIES["contribution-weights"]
-    try:
-        for model in study.scales["smoke"].models.values():
-            ensure(model, quiet=True)
-    except DownloadFailed as error:
-        pytest.skip(f"a registry model cannot be had: {error}")
+    need(*study.scales["smoke"].models.values())
     with silence():
         done = run(study, "smoke", out=tmp_path)
     found: dict[str, Any] = {f.claim.id: f for f in done.found.findings}

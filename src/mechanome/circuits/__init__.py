@@ -4,8 +4,9 @@ from mechanome.circuits.attribution import QUADRATURES
 from mechanome.circuits.circuit import Circuit, stack
 from mechanome.circuits.circuit_files import load_circuit, load_eap_ig, save_circuit, save_eap_ig
 from mechanome.circuits.execution import Executed, Prepared, execute
-from mechanome.circuits.graph import Graph, Group, Layer
+from mechanome.circuits.graph import Graph
 from mechanome.circuits.interventions import Intervention
+from mechanome.circuits.layers import Group, Layer
 from mechanome.circuits.measured import Measured
 from mechanome.circuits.metrics import (
     SIZES,

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from mechanome.circuits.circuit import Circuit
-from mechanome.circuits.graph import Graph, Layer
+from mechanome.circuits.graph import Graph
+from mechanome.circuits.layers import Layer
 from mechanome.core import BadInput, CorruptFile, ShapeMismatch, read_json, write_json
 from mechanome.core.errors import MechanomeError
 

@@ -26,20 +26,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from mechanome.circuits.layers import Group, Kind, Layer, layer_of, refused
 from mechanome.core import BadInput, NotServed, UnknownName, nearest
 from mechanome.engine import Site
-from mechanome.engine.architecture import Architecture, Block, Tower
-from mechanome.engine.families import Style
+from mechanome.engine.architecture import Architecture
 
 if TYPE_CHECKING:
     from mechanome.engine import Model
-
-Kind = Literal["embedding", "head", "mlp", "q", "k", "v", "mlp_in", "logits"]
 
 ARROW = "->"
 """Between source and target in the name of an edge: `z.0.h3->q.2.h1`."""
@@ -49,52 +47,6 @@ _POINTS = {
     "logits": "logits",
 }  # fmt: skip
 _COORDINATE = {"head": "h", "q": "h", "k": "kv", "v": "kv"}
-
-
-@dataclass(frozen=True)
-class Layer:
-    """The shape of one block: all that edges depend on.
-
-    Args:
-        heads: query heads; 0 without attention.
-        kv: key/value heads.
-        mlp: whether it has an MLP (a mixture of experts counts as one).
-        style: where its norms stand.
-    """
-
-    heads: int
-    kv: int
-    mlp: bool = True
-    style: Style = "pre"
-
-    def __post_init__(self) -> None:
-        if self.heads < 0 or self.kv < 0 or (self.heads and (self.kv == 0 or self.heads % self.kv)):
-            raise BadInput(
-                f"{self.heads} heads over {self.kv} key/value heads", "each must serve equally many", "check the counts"
-            )
-
-
-@dataclass(frozen=True)
-class Group:
-    """Consecutive nodes of one kind in one layer.
-
-    Args:
-        kind: what they are.
-        layer: their block, None for the embedding and the logits.
-        first, count: their indices among sources (or among targets).
-        after: targets only: they read what the first `after` sources wrote.
-    """
-
-    kind: Kind
-    layer: int | None
-    first: int
-    count: int
-    after: int = 0
-
-    @property
-    def nodes(self) -> slice:
-        """Their indices."""
-        return slice(self.first, self.first + self.count)
 
 
 @dataclass(frozen=True)
@@ -142,12 +94,12 @@ class Graph:
         """
         place = architecture.tower(tower)
         if place.feature_map or not place.additive:
-            raise _refused(place, "its blocks are no attention and MLP that add to a stream of tokens")
+            raise refused(place, "its blocks are no attention and MLP that add to a stream of tokens")
         if any("cross" in block.roles for t in architecture.towers for block in t.blocks):
-            raise _refused(place, "cross-attention ties it to another tower, and edges between towers are not defined")
-        layers = tuple(_layer(place, block) for block in place.blocks)
+            raise refused(place, "cross-attention ties it to another tower, and edges between towers are not defined")
+        layers = tuple(layer_of(place, block) for block in place.blocks)
         if not any(layer.heads for layer in layers):
-            raise _refused(place, "none of its blocks has attention")
+            raise refused(place, "none of its blocks has attention")
         return cls(layers, tower)
 
     def ungrouped(self) -> Graph:
@@ -325,20 +277,6 @@ def _found(what: str, name: str, table: dict[str, int]) -> int:
     if name not in table:
         raise UnknownName(f"{what} '{name}'", f"this graph has no such {what}", nearest(name, table))
     return table[name]
-
-
-def _refused(tower: Tower, why: str) -> NotServed:
-    return NotServed(f"a circuit graph of {tower.path}", why, "patch its sites with activation_patching")
-
-
-def _layer(tower: Tower, block: Block) -> Layer:
-    roles = block.roles
-    if "mixer" in roles:
-        raise _refused(tower, f"{block.part.path} mixes tokens without attention, so it has no heads")
-    if not ("attention" in roles or "mlp_out" in roles):
-        raise _refused(tower, f"{block.part.path} has neither attention nor an MLP that is known")
-    heads, kv = (block.n_heads, block.n_kv) if "attention" in roles else (0, 0)
-    return Layer(heads, kv, "mlp_out" in roles, block.style)
 
 
 def same_graph(graphs: Sequence[Graph]) -> Graph:

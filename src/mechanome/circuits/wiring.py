@@ -14,7 +14,8 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from mechanome.circuits.graph import Graph, Group
+from mechanome.circuits.graph import Graph
+from mechanome.circuits.layers import Group
 from mechanome.circuits.norms import Norm
 from mechanome.engine import Model, Site
 from mechanome.engine.architecture import Block, Part, Tower

@@ -1,0 +1,78 @@
+"""The shape of a block, as far as edges depend on it, and groups of its nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from mechanome.core import BadInput, NotServed
+from mechanome.engine.architecture import Block, Tower
+from mechanome.engine.families import Style
+
+Kind = Literal["embedding", "head", "mlp", "q", "k", "v", "mlp_in", "logits"]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The shape of one block: all that edges depend on.
+
+    Args:
+        heads: query heads; 0 without attention.
+        kv: key/value heads.
+        mlp: whether it has an MLP (a mixture of experts counts as one).
+        style: where its norms stand.
+    """
+
+    heads: int
+    kv: int
+    mlp: bool = True
+    style: Style = "pre"
+
+    def __post_init__(self) -> None:
+        if self.heads < 0 or self.kv < 0 or (self.heads and (self.kv == 0 or self.heads % self.kv)):
+            raise BadInput(
+                f"{self.heads} heads over {self.kv} key/value heads", "each must serve equally many", "check the counts"
+            )
+
+
+@dataclass(frozen=True)
+class Group:
+    """Consecutive nodes of one kind in one layer.
+
+    Args:
+        kind: what they are.
+        layer: their block, None for the embedding and the logits.
+        first, count: their indices among sources (or among targets).
+        after: targets only: they read what the first `after` sources wrote.
+    """
+
+    kind: Kind
+    layer: int | None
+    first: int
+    count: int
+    after: int = 0
+
+    @property
+    def nodes(self) -> slice:
+        """Their indices."""
+        return slice(self.first, self.first + self.count)
+
+
+def refused(tower: Tower, why: str) -> NotServed:
+    """The error of a tower that is no circuit graph."""
+    return NotServed(f"a circuit graph of {tower.path}", why, "patch its sites with activation_patching")
+
+
+def layer_of(tower: Tower, block: Block) -> Layer:
+    """The shape of a block.
+
+    Raises:
+        NotServed: no attention and MLP on one stream of tokens, with the reason.
+    """
+    roles = block.roles
+    if "mixer" in roles:
+        raise refused(tower, f"{block.part.path} mixes tokens without attention, so it has no heads")
+    if not ("attention" in roles or "mlp_out" in roles):
+        raise refused(tower, f"{block.part.path} has neither attention nor an MLP that is known")
+    heads, kv = (block.n_heads, block.n_kv) if "attention" in roles else (0, 0)
+    return Layer(heads, kv, "mlp_out" in roles, block.style)
