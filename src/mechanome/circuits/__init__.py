@@ -24,6 +24,9 @@ from mechanome.circuits.metrics import (
 )
 from mechanome.circuits.minimality import Minimality, minimality
 from mechanome.circuits.picture import CircuitPicture
+from mechanome.circuits.query import BUDGETS, ScoredQuery, query_circuits
+from mechanome.circuits.query_methods import QUERY_METHODS
+from mechanome.circuits.query_result import QueryCircuits
 from mechanome.circuits.resampling import Resamples
 from mechanome.circuits.score_matrix import Scores
 from mechanome.circuits.scoring import METHODS, scores
@@ -34,8 +37,10 @@ from mechanome.circuits.variance import Decomposition, variance_decomposition
 from mechanome.circuits.variation import Variation, required_n, split_half, variation
 
 __all__ = [
+    "BUDGETS",
     "METHODS",
     "QUADRATURES",
+    "QUERY_METHODS",
     "SIZES",
     "Circuit",
     "CircuitPicture",
@@ -48,7 +53,9 @@ __all__ = [
     "Measured",
     "Minimality",
     "Prepared",
+    "QueryCircuits",
     "Resamples",
+    "ScoredQuery",
     "Scores",
     "Select",
     "SizeCurve",
@@ -67,6 +74,7 @@ __all__ = [
     "metrics_table",
     "minimality",
     "ndf",
+    "query_circuits",
     "required_n",
     "save_circuit",
     "save_eap_ig",
