@@ -30,6 +30,7 @@ from mechanome.circuits.query_result import QueryCircuits
 from mechanome.circuits.resampling import Resamples
 from mechanome.circuits.score_matrix import Scores
 from mechanome.circuits.scoring import METHODS, scores
+from mechanome.circuits.search import SEARCHES, Found, Search, greedy, search, top_n
 from mechanome.circuits.selecting import Select
 from mechanome.circuits.stability import bootstrap_circuits, stability_report
 from mechanome.circuits.stability_card import StabilityReport
@@ -41,11 +42,13 @@ __all__ = [
     "METHODS",
     "QUADRATURES",
     "QUERY_METHODS",
+    "SEARCHES",
     "SIZES",
     "Circuit",
     "CircuitPicture",
     "Decomposition",
     "Executed",
+    "Found",
     "Graph",
     "Group",
     "Intervention",
@@ -57,6 +60,7 @@ __all__ = [
     "Resamples",
     "ScoredQuery",
     "Scores",
+    "Search",
     "Select",
     "SizeCurve",
     "StabilityReport",
@@ -68,6 +72,7 @@ __all__ = [
     "divergence",
     "execute",
     "faithfulness",
+    "greedy",
     "iou",
     "load_circuit",
     "load_eap_ig",
@@ -79,11 +84,13 @@ __all__ = [
     "save_circuit",
     "save_eap_ig",
     "scores",
+    "search",
     "size_curve",
     "sizes_in_edges",
     "split_half",
     "stability_report",
     "stack",
+    "top_n",
     "variance_decomposition",
     "variation",
 ]
