@@ -24,9 +24,10 @@ from mechanome.circuits.metrics import (
 )
 from mechanome.circuits.minimality import Minimality, minimality
 from mechanome.circuits.picture import CircuitPicture
-from mechanome.circuits.query import BUDGETS, ScoredQuery, query_circuits
+from mechanome.circuits.query import ScoredQuery, query_circuits
 from mechanome.circuits.query_methods import QUERY_METHODS
 from mechanome.circuits.query_result import QueryCircuits
+from mechanome.circuits.query_sizes import BUDGETS
 from mechanome.circuits.resampling import Resamples
 from mechanome.circuits.score_matrix import Scores
 from mechanome.circuits.scoring import METHODS, scores

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,7 +24,8 @@ from mechanome.circuits.measured import Measured
 from mechanome.circuits.metrics import faithfulness, ndf
 from mechanome.circuits.query_methods import QUERY_METHODS, Draw, QueryMethod, circuit_of
 from mechanome.circuits.query_result import QueryCircuits
-from mechanome.circuits.query_scores import read_more, read_query, read_samples, scores_of
+from mechanome.circuits.query_scores import check_samples, read_more, read_query, read_samples, scores_of
+from mechanome.circuits.query_sizes import BUDGETS, sizes_of
 from mechanome.circuits.score_matrix import Scores
 from mechanome.circuits.scoring import METHODS
 from mechanome.core import BadInput
@@ -36,8 +36,6 @@ from mechanome.engine.metrics import Metric
 if TYPE_CHECKING:
     from mechanome.tasks import Task
 
-BUDGETS = (100, 250, 500, 1000, 2000, 5000, 10000)
-"""Sizes of circuits, in edges."""
 DRAWS = 9
 """What a control draws beside the query's own where there are no samples to count."""
 
@@ -91,7 +89,8 @@ def query_circuits(
         ShapeMismatch: two inputs of a pair that differ in length.
         NotFinite: scores or logits that are NaN or infinite.
     """
-    one_of("method", method, QUERY_METHODS, "there is no such way to find the circuit of a query")
+    sizes_of(graph, method, budgets, anchors, strength)  # a mistake is answered before anything runs
+    check_samples(samples)
     scored = ScoredQuery.of(
         graph,
         query,
@@ -181,10 +180,8 @@ class ScoredQuery:
         seed: int = 0,
     ) -> QueryCircuits:
         """Circuits by one method; arguments and errors as `query_circuits` has them."""
-        one_of("method", method, QUERY_METHODS, "there is no such way to find the circuit of a query")
-        how, sizes = QUERY_METHODS[method], _sizes("budgets", budgets, self.graph)
-        steps = sizes if anchors is None else _sizes("anchors", anchors, self.graph)
-        _check(method, how, sizes, steps, anchors is not None, strength)
+        sizes, steps = sizes_of(self.graph, method, budgets, anchors, strength)
+        how = QUERY_METHODS[method]
         other = None if held_out is None else read_more(self.graph, held_out, self.data, self.intervention)
         number = len(self.scores) - 1 or DRAWS if draws is None else count("draws", draws)
         rankings = how.propose(Draw(self.scores, number, strength or how.strength or 0.0, seed))
@@ -256,45 +253,3 @@ class _Ran:
 def _numbers(found: Sequence[Measured]) -> Tensor:
     """Values in float64, NaN where there are none."""
     return torch.tensor([float("nan") if m.value is None else m.value for m in found], dtype=torch.float64)
-
-
-def _sizes(what: str, given: Any, graph: Graph) -> tuple[int, ...]:
-    """Rising numbers of edges.
-
-    Raises:
-        BadInput: none, no whole numbers, some that do not rise, more than the graph has.
-    """
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        raise BadInput(f"{what}={given!r}", "they are sizes in edges", f"give several, such as {BUDGETS[:3]}")
-    sizes = tuple(count(f"a size in {what}", n) for n in given)
-    if not sizes:
-        raise BadInput(what, "there are none", f"give sizes in edges, such as {BUDGETS[:3]}")
-    if any(a >= b for a, b in pairwise(sizes)):
-        raise BadInput(f"{what} {list(sizes)}", "they do not rise", "give each size once, the smallest first")
-    if sizes[-1] > graph.n_edges:
-        why = f"the graph has {graph.n_edges} edges"
-        raise BadInput(f"{what} up to {sizes[-1]}", why, "give smaller ones, such as sizes_in_edges(graph)")
-    return sizes
-
-
-def _check(
-    method: str, how: QueryMethod, sizes: Sequence[int], anchors: Sequence[int], given: bool, strength: float | None
-) -> None:
-    """Refuse settings that a method has no use for.
-
-    Raises:
-        BadInput: anchors or a strength of another method, a size beyond the last anchor, an impossible strength.
-    """
-    if given and not how.between:
-        between = " or ".join(name for name, row in QUERY_METHODS.items() if row.between)
-        raise BadInput("anchors=", f"'{method}' has circuits at its budgets only", f"leave it out, or use {between}")
-    if sizes[-1] > anchors[-1]:
-        why = f"proposals are run at sizes up to {anchors[-1]}"
-        raise BadInput(f"a budget of {sizes[-1]}", why, "add an anchor as large as the largest budget")
-    if strength is None:
-        return
-    if how.strength is None:
-        controls = " or ".join(name for name, row in QUERY_METHODS.items() if row.strength is not None)
-        raise BadInput("strength=", f"'{method}' draws nothing near the query's scores", f"use {controls}")
-    if not 0 < strength < how.most:
-        raise BadInput(f"strength {strength}", f"it is the {how.unit}", f"give a number above 0 and below {how.most:g}")

@@ -50,11 +50,20 @@ def read_more(graph: Graph, data: Task | Sequence[Any], query: Data, change: Int
 
 def read_samples(graph: Graph, samples: Task | Sequence[Any], query: Data, change: Intervention) -> tuple[Data, ...]:
     """Samples as checked `Data`: a task as one, a sequence of pairs or triples one by one."""
+    check_samples(samples)
     if hasattr(samples, "batch"):
         return (read_more(graph, samples, query, change),)
-    if isinstance(samples, str) or not isinstance(samples, Sequence):
-        raise BadInput("the samples", "they are no task and no pairs", "give a Task, or [(clean, corrupted), ...]")
     return tuple(read_more(graph, sample, query, change) for sample in samples)
+
+
+def check_samples(samples: Any) -> None:
+    """Refuse what can be no samples.
+
+    Raises:
+        BadInput: neither a task nor a sequence.
+    """
+    if isinstance(samples, str) or not (hasattr(samples, "batch") or isinstance(samples, Sequence)):
+        raise BadInput("the samples", "they are no task and no pairs", "give a Task, or [(clean, corrupted), ...]")
 
 
 def scores_of(
