@@ -85,6 +85,19 @@ def test_a_block_that_writes_nothing_is_an_error(tmp_path):
     assert names(tmp_path) == []
 
 
+@pytest.mark.parametrize("name", ["folder", "file/below", "file/deep/below"])
+def test_a_folder_or_a_file_in_the_way_of_a_file(tmp_path, name):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("kept")
+    why = "it is a folder|a file is where a folder must be"
+    with pytest.raises(BadInput, match=why), atomic_write(tmp_path / name) as handle:
+        handle.write(b"new")
+    with pytest.raises(BadInput, match=why), lock(tmp_path / "file" / "lock"):
+        pass
+    assert (tmp_path / "file").read_text() == "kept"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "folder"]
+
+
 def test_folder_appears_whole(tmp_path):
     with atomic_dir(tmp_path / "model") as staged:
         (staged / "sub").mkdir()

@@ -33,9 +33,14 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
 
     Yields:
         the temporary path in the same folder; the block must create a file there.
+
+    Raises:
+        BadInput: the path is a folder, or lies under a file.
     """
     final = Path(os.path.realpath(path))
-    final.parent.mkdir(parents=True, exist_ok=True)
+    if final.is_dir():
+        raise BadInput(str(path), "it is a folder", "give the name of a file")
+    folder(final.parent)
     staged = _sibling(final)
     try:
         yield staged
@@ -81,7 +86,7 @@ def atomic_dir(path: str | os.PathLike[str]) -> Iterator[Path]:
     final = Path(os.path.realpath(path))
     if final.is_file():
         raise BadInput(str(path), "a file is where the folder should go", "move the file or name another folder")
-    final.parent.mkdir(parents=True, exist_ok=True)
+    folder(final.parent)
     staged = _sibling(final)
     staged.mkdir()
     try:
@@ -114,7 +119,7 @@ def lock(path: str | os.PathLike[str], timeout: float | None = None) -> Iterator
         BadInput: the time is over and another process still holds it.
     """
     file = Path(path)
-    file.parent.mkdir(parents=True, exist_ok=True)
+    folder(file.parent)
     deadline = None if timeout is None else time.monotonic() + timeout
     with file.open("ab") as handle:
         while True:
@@ -160,6 +165,20 @@ def existing(path: str | os.PathLike[str]) -> Path:
         why = "it is a folder" if file.is_dir() else "no such file"
         raise BadInput(str(path), why, "check the path")
     return file
+
+
+def folder(path: str | os.PathLike[str]) -> Path:
+    """A folder, made with its parents if missing.
+
+    Raises:
+        BadInput: a file is in its way.
+    """
+    wanted = Path(path)
+    try:
+        wanted.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise BadInput(str(path), "a file is where a folder must be", "choose another folder, or move it") from error
+    return wanted
 
 
 def _sibling(final: Path) -> Path:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from mechanome.core.errors import BadInput, CorruptFile, NotFinite
-from mechanome.core.files import atomic_write, existing
+from mechanome.core.files import atomic_write, existing, folder
 
 
 def plain(value: Any, place: str = "value") -> Any:
@@ -75,7 +75,7 @@ def append_jsonl(path: str | os.PathLike[str], record: Mapping[str, Any]) -> Non
     """
     line = _encoded(json.dumps(plain(record, "record"), ensure_ascii=False), path) + b"\n"
     file = Path(path)
-    file.parent.mkdir(parents=True, exist_ok=True)
+    folder(file.parent)
     with file.open("a+b", buffering=0) as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         end = handle.seek(0, os.SEEK_END)
