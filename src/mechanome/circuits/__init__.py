@@ -31,7 +31,23 @@ from mechanome.circuits.query_sizes import BUDGETS
 from mechanome.circuits.resampling import Resamples
 from mechanome.circuits.score_matrix import Scores
 from mechanome.circuits.scoring import METHODS, scores
-from mechanome.circuits.search import SEARCHES, Found, Search, greedy, search, top_n
+from mechanome.circuits.search import (
+    GATES,
+    OBJECTIVES,
+    SEARCHES,
+    Decisions,
+    Found,
+    Moment,
+    Said,
+    Search,
+    Training,
+    acdc,
+    greedy,
+    learned_mask,
+    search,
+    top_n,
+    train_masks,
+)
 from mechanome.circuits.selecting import Select
 from mechanome.circuits.stability import bootstrap_circuits, stability_report
 from mechanome.circuits.stability_card import StabilityReport
@@ -40,13 +56,16 @@ from mechanome.circuits.variation import Variation, required_n, split_half, vari
 
 __all__ = [
     "BUDGETS",
+    "GATES",
     "METHODS",
+    "OBJECTIVES",
     "QUADRATURES",
     "QUERY_METHODS",
     "SEARCHES",
     "SIZES",
     "Circuit",
     "CircuitPicture",
+    "Decisions",
     "Decomposition",
     "Executed",
     "Found",
@@ -56,17 +75,21 @@ __all__ = [
     "Layer",
     "Measured",
     "Minimality",
+    "Moment",
     "Prepared",
     "QueryCircuits",
     "Resamples",
+    "Said",
     "ScoredQuery",
     "Scores",
     "Search",
     "Select",
     "SizeCurve",
     "StabilityReport",
+    "Training",
     "Variation",
     "accuracy",
+    "acdc",
     "bootstrap_circuits",
     "circuit_error",
     "completeness",
@@ -75,6 +98,7 @@ __all__ = [
     "faithfulness",
     "greedy",
     "iou",
+    "learned_mask",
     "load_circuit",
     "load_eap_ig",
     "metrics_table",
@@ -92,6 +116,7 @@ __all__ = [
     "stability_report",
     "stack",
     "top_n",
+    "train_masks",
     "variance_decomposition",
     "variation",
 ]

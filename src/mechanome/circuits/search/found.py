@@ -29,7 +29,7 @@ class Found:
 
     Args:
         circuit: the circuit.
-        method: a name of `mechanome.circuits.SEARCHES`.
+        method: a name of `mechanome.circuits.SEARCHES`; the gate, where masks were trained without it.
         scores: what ranked or predicted edges; None where nothing did.
         evaluations: how many circuits were run on the way, each on all examples of its batch; scores are not counted.
         notes: what a reader must know.

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from mechanome.circuits.graph import Graph, same_graph
 from mechanome.circuits.interventions import Intervention
 from mechanome.circuits.score_matrix import Scores
 from mechanome.circuits.scoring import scores as score_edges
+from mechanome.circuits.search.edge_by_edge import acdc
 from mechanome.circuits.search.found import Found
+from mechanome.circuits.search.learned_masks import learned_mask
 from mechanome.circuits.search.ranking import greedy, top_n
 from mechanome.core import BadInput, nearest
 from mechanome.engine.asked import one_of
@@ -23,53 +25,39 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What all searches are given."""
-
-    graph: Graph
-    data: Any
-    metric: Metric | None
-    size: int | None
-    threshold: float | None
-    scores: Scores | None
-    intervention: str | Intervention
-    budget: Budget
-    seed: int
-    quiet: bool
-
-    def scored(self) -> Scores:
-        """The scores given, or those of the default method."""
-        if self.scores is not None:
-            return self.scores
-        given = {"intervention": self.intervention, "budget": self.budget, "quiet": self.quiet}
-        return score_edges(self.graph, self.data, self.metric, **given)
-
-
-@dataclass(frozen=True)
 class Search:
     """One way to find a circuit.
 
     Args:
         definition: in one clause.
-        needs: which limits it takes.
-        of: the function behind it, whose own settings `search` passes on.
-        run: from what was asked for and these settings to a circuit.
+        of: the function behind it: of scores, or of graph, data and metric. `search` passes on what it takes.
+        by_scores: whether it is a function of scores.
+        fixed: settings that make it this way and no other.
     """
 
     definition: str
-    needs: tuple[str, ...]
     of: Callable[..., Found]
-    run: Callable[[Asked, dict[str, Any]], Found]
+    by_scores: bool = False
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def takes(self) -> frozenset[str]:
+        """Names of its arguments that are not fixed."""
+        return frozenset(inspect.signature(self.of).parameters) - frozenset(self.fixed)
+
+    @property
+    def limits(self) -> tuple[str, ...]:
+        """Which of size and threshold it takes."""
+        return tuple(name for name in ("size", "threshold") if name in self.takes)
 
 
-def _by_scores(of: Callable[..., Found]) -> Callable[[Asked, dict[str, Any]], Found]:
-    return lambda asked, settings: of(asked.scored(), asked.size, asked.threshold, **settings)
-
-
-_EITHER = ("size", "threshold")
 SEARCHES: dict[str, Search] = {
-    "top-n": Search("the edges of the largest scores", _EITHER, top_n, _by_scores(top_n)),
-    "greedy": Search("the best edges from the logits backward", _EITHER, greedy, _by_scores(greedy)),
+    "top-n": Search("the edges of the largest scores", top_n, True),
+    "greedy": Search("the best edges, grown from the logits backward", greedy, True),
+    "acdc": Search("edges are taken out one by one, from the outputs backward, where hardly anything changes", acdc),
+    "edge-pruning": Search("masks of hard-concrete gates", learned_mask, fixed={"gate": "hard-concrete"}),
+    "gumbel": Search("masks of drawn gates", learned_mask, fixed={"gate": "gumbel"}),
+    "deterministic": Search("masks of gates that are open or not", learned_mask, fixed={"gate": "deterministic"}),
 }
 
 
@@ -96,10 +84,11 @@ def search(
             None for searches by scores that are given.
         metric: `metric(logits [rows, vocab], rows [rows]) -> [rows]`, read at the last token; a task brings its own.
         method: a name of `SEARCHES`.
-        size: how many edges, for methods that take a size.
-        threshold: what an edge must be worth: for searches by scores its score, for ACDC the change of the objective
+        size: how many edges; not for ACDC.
+        threshold: what an edge must be worth: for searches by scores its score, for ACDC the rise of the objective
             without it, for learned masks the price of keeping it.
-        scores: of edges; None computes them where they are needed (EAP-IG; for ACDC's predictions EAP).
+        scores: of edges, for searches by scores and for ACDC's guesses; None computes them (by EAP-IG; for guesses by
+            EAP). Scores that are given bring their own intervention to searches by scores.
         intervention: what edges outside the circuit carry.
         budget: memory for what runs at once, such as "2GB".
         seed: of what is drawn.
@@ -110,21 +99,31 @@ def search(
         a `Found`.
 
     Raises:
-        BadInput: a method, setting or limit that does not exist or does not fit the method, scores of another graph,
-            data without counterfactuals or metric. NotFinite: a metric or scores that are NaN or infinite.
+        BadInput: a method, setting or limit that does not exist or that the method does not take, scores of another
+            graph, data without counterfactuals or metric. NotFinite: a metric or scores that are NaN or infinite.
         ShapeMismatch: an example whose two inputs differ in length. BudgetTooSmall: not even one circuit fits.
     """
     one_of("method", method, SEARCHES, "there is no such search")
     chosen = SEARCHES[method]
-    for name, value in (("size", size), ("threshold", threshold)):
-        if value is not None and name not in chosen.needs:
-            fix = f"give {' or '.join(chosen.needs)}"
-            raise BadInput(f"{name}={value!r}", f"the search '{method}' does not take it", fix)
-    known = set(inspect.signature(chosen.of).parameters) - set(inspect.signature(search).parameters)
+    asked = {"size": size, "threshold": threshold, "scores": scores, "intervention": intervention, "budget": budget,
+             "seed": seed, "quiet": quiet}  # fmt: skip
+    limits = " or ".join(f"{name}=" for name in chosen.limits)
+    for name in ("size", "threshold", "scores"):
+        if asked[name] is not None and name not in chosen.takes:
+            fix = f"give {limits}" if name != "scores" else "leave it out"
+            raise BadInput(f"{name}=", f"the search '{method}' does not take it", fix)
+    given = [name for name in chosen.limits if asked[name] is not None]
+    if len(given) != 1:
+        why = "two limits say where to stop" if given else "nothing says where to stop"
+        raise BadInput(f"the search '{method}'", why, f"give {limits}")
+    own = chosen.takes - {"graph", "data", "metric", *asked}
     for name in settings:
-        if name not in known:
-            raise BadInput(f"{name}=", f"the search '{method}' has no such setting", nearest(name, known))
+        if name not in own:
+            raise BadInput(f"{name}=", f"the search '{method}' has no such setting", nearest(name, own))
     if scores is not None:
         same_graph([graph, scores.graph])
-    asked = Asked(graph, data, metric, size, threshold, scores, intervention, budget, seed, quiet)
-    return chosen.run(asked, settings)
+    if chosen.by_scores and scores is None:
+        asked["scores"] = score_edges(graph, data, metric, intervention=intervention, budget=budget, quiet=quiet)  # type: ignore[arg-type]
+    first = () if chosen.by_scores else (graph, data, metric)
+    passed = {name: value for name, value in asked.items() if name in chosen.takes}
+    return replace(chosen.of(*first, **passed, **chosen.fixed, **settings), method=method)
