@@ -8,25 +8,18 @@ but only from a whole run.
 
 from __future__ import annotations
 
-import argparse
-import os
-import re
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import chain
 from typing import Any
 
 import numpy as np
 from transformers import AutoTokenizer
 
-from benchmarks.harness import growth as growing
-from benchmarks.harness import results
+from benchmarks.harness.command import Bench
 from benchmarks.harness.growth import Growth
-from benchmarks.harness.journal import Journal
-from benchmarks.harness.pairing import Row, Side, Timing, measure
-from benchmarks.harness.worker import Engine, Workers
+from benchmarks.harness.pairing import Row, Side
+from benchmarks.harness.worker import Engine
 from benchmarks.prompts import PAIRS, halves, rows
 from mechanome.engine.registry import ensure
 
@@ -145,8 +138,9 @@ def growths(tokenizer: Any) -> Iterator[Growth]:
     warm = {"layers": [0], "positions": [0]}
 
     def row(work: str, request: dict[str, Any], layers: int | None) -> Row:
-        theirs = Side("transformer-lens", "residual_sweep", {**request, "way": "cells"}, warm, layers)
-        ours = Side("mechanome", "residual_sweep", request, layers=layers)
+        model = {} if layers is None else {"layers": layers}
+        theirs = Side("transformer-lens", "residual_sweep", {**request, "way": "cells"}, warm, model)
+        ours = Side("mechanome", "residual_sweep", request, model=model)
         return Row(work, "transformer-lens: get_act_patch_resid_pre", ours, theirs)
 
     work = "residual sweep, first 6 layers, pairs that differ at the middle token"
@@ -159,72 +153,13 @@ def growths(tokenizer: Any) -> Iterator[Growth]:
 GROUPS = {"forward": forward_rows, "residual": residual_rows, "heads": head_rows, "generation": generation_rows}
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the benchmark; 1 if any numbers differ."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.engine", description=__doc__)
-    parser.add_argument("--only", nargs="+", choices=[*GROUPS, "growth"], help="these groups; nothing is recorded")
-    parser.add_argument("--peer", help="only rows whose peer matches this pattern; nothing is recorded")
-    parser.add_argument("--work", help="only rows whose work matches this pattern; nothing is recorded")
-    parser.add_argument("--rounds", type=int, help="exactly so many rounds; nothing is recorded")
-    parser.add_argument("--fresh", action="store_true", help="forget the rows of a run that was stopped")
-    parser.add_argument("--record", action="store_true", help="record a partial run too; the file says what was run")
-    parser.add_argument("--seconds", type=float, default=30.0, help="aim of timed seconds a row (default 30)")
-    parser.add_argument("--threads", type=int, default=2, help="torch threads of every worker (default 2)")
-    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu counts processor seconds")
-    options = parser.parse_args(argv)
+def prepare() -> tuple[Any, dict[str, Any]]:
+    """The tokenizer, and where the model lies."""
     folder = ensure(MODEL)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    settings = {"folder": str(folder), "threads": options.threads, "clock": options.clock, "layers": None}
-    wanted = options.only or [*GROUPS, "growth"]
-    chosen = [r for name in GROUPS if name in wanted for r in GROUPS[name](tokenizer)]
-    chosen = [r for r in chosen if re.search(options.peer or "", r.peer) and re.search(options.work or "", r.work)]
-    conditions: dict[str, Any] = {"threads": options.threads, "clock": options.clock}
-    chosen_by = {**conditions, "seconds": options.seconds, "rounds": options.rounds}
-    journal = Journal.open("engine", chosen_by, round(os.getloadavg()[0], 2), options.fresh)
-    if len(journal):
-        print(f"going on: {len(journal)} rows were measured before (--fresh forgets them)", file=sys.stderr)
-    begun = time.monotonic()
-    with Workers(ENGINES, settings) as workers:
+    return AutoTokenizer.from_pretrained(folder), {"folder": str(folder), "layers": None}
 
-        def timed(row: Row) -> Timing:
-            if known := journal.find(row):
-                return known
-            timing = measure(row, workers, options.seconds, options.rounds)
-            journal.add(timing, workers.versions())
-            print(f"{time.monotonic() - begun:6.0f} s  {timing.ratio:8.3f}  {row.peer} | {row.work}", file=sys.stderr)
-            return timing
 
-        timings = [timed(row) for row in chosen]
-        grown: list[tuple[Growth, list[Timing]]] = []
-        for growth in growths(tokenizer) if "growth" in wanted else ():
-            grown.append((growth, [timed(row) for row in growth.rows.values()]))
-            workers.close(cut_only=True)
-    growth_records = [growing.record(growth, points) for growth, points in grown]
-    results.table(timings, growth_records)
-    wrong = [t for t in chain(timings, *(points for _, points in grown)) if t.agree > t.row.tolerance]
-    for t in wrong:
-        print(f"DIFFERENT NUMBERS ({t.agree:.2e}): {t.row.peer} | {t.row.work}", file=sys.stderr)
-    if wrong:
-        return 1
-    conditions["load_before"] = journal.load
-    partial = bool(options.only or options.peer or options.work or options.rounds)
-    if partial:
-        conditions |= {
-            "partial": True,
-            "rounds": options.rounds,
-            "groups": wanted,
-            "peers": options.peer or "all",
-            "work": options.work or "all",
-        }
-    if partial and not options.record:
-        print("a partial run: nothing was recorded", file=sys.stderr)
-    else:
-        print(
-            f"wrote {results.write('engine', timings, growth_records, journal.packages, conditions)}", file=sys.stderr
-        )
-        journal.close()
-    return 0
-
+BENCH = Bench("engine", __doc__, ENGINES, prepare, GROUPS, growths, code=("benchmarks/engines",))
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(BENCH.main())

@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+_CONFIG = {"layers": "num_hidden_layers", "heads": "num_attention_heads"}
+
 
 def start(settings: Mapping[str, Any]) -> None:
     """Threads as asked, and no autograd: nothing here takes a gradient."""
@@ -25,11 +27,11 @@ def start(settings: Mapping[str, Any]) -> None:
 
 
 def load(settings: Mapping[str, Any]) -> Any:
-    """The model as Transformers opens it (SDPA attention, float32), cut to the first `layers` if asked."""
+    """The model as Transformers opens it (SDPA attention, float32); its first `layers`, or other `heads`, if asked."""
     from transformers import AutoModelForCausalLM
 
-    cut = {} if settings["layers"] is None else {"num_hidden_layers": settings["layers"]}
-    return AutoModelForCausalLM.from_pretrained(settings["folder"], dtype=torch.float32, **cut).eval()
+    changed = {name: settings[key] for key, name in _CONFIG.items() if settings.get(key) is not None}
+    return AutoModelForCausalLM.from_pretrained(settings["folder"], dtype=torch.float32, **changed).eval()
 
 
 def tokenizer(settings: Mapping[str, Any]) -> Any:

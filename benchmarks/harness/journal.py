@@ -1,14 +1,14 @@
 """Finished rows of a run, so that a benchmark that was stopped goes on where it was.
 
 A long benchmark needs a quiet machine for an hour; this lets it take several quiet half hours. A row counts only under
-the same conditions: machine, threads, clock, and the very code of the engine and of the benchmark.
+the same conditions: machine, threads, clock, and the very code of what is measured and of the benchmark.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -19,8 +19,8 @@ from mechanome.core.files import sha256
 from mechanome.core.versions import machine, versions
 
 _FOLDER = ROOT / "benchmarks" / ".journals"
-_CODE = ("src/mechanome/core", "src/mechanome/engine", "benchmarks/engines", "benchmarks/harness")
-_MEASURED = ("ours", "theirs", "ours_peak_mb", "peer_peak_mb", "agree")
+_CODE = ("src/mechanome/core", "src/mechanome/engine", "benchmarks/harness")
+_MEASURED = ("ours", "theirs", "ours_peak_mb", "peer_peak_mb", "agree", "note")
 
 
 @dataclass
@@ -41,15 +41,18 @@ class Journal:
     _lines: dict[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @classmethod
-    def open(cls, bench: str, conditions: Mapping[str, Any], load: float, fresh: bool = False) -> Self:
+    def open(
+        cls, bench: str, conditions: Mapping[str, Any], load: float, code: Sequence[str] = (), fresh: bool = False
+    ) -> Self:
         """The journal of a benchmark, with the rows that count.
 
         Args:
             conditions: what the caller chose: threads, clock, seconds a row.
             load: of the machine now.
+            code: folders that the rows depend on, besides the engine and the harness.
             fresh: forget what was measured before.
         """
-        here = {**conditions, "machine": machine(), "versions": versions(), "code": _code()}
+        here = {**conditions, "machine": machine(), "versions": versions(), "code": _code(code)}
         found = cls(_FOLDER / f"{bench}.jsonl", here, load)
         if fresh:
             found.close()
@@ -96,6 +99,6 @@ def _key(row: Row) -> str:
     return hashlib.sha256(json.dumps(asdict(row), sort_keys=True).encode()).hexdigest()
 
 
-def _code() -> str:
-    files = sorted(path for folder in _CODE for path in (ROOT / folder).rglob("*.py"))
+def _code(folders: Sequence[str]) -> str:
+    files = sorted(path for folder in (*_CODE, *folders) for path in (ROOT / folder).rglob("*.py"))
     return hashlib.sha256("".join(sha256(path) for path in files).encode()).hexdigest()

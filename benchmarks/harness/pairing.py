@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -28,7 +28,7 @@ class Side:
         engine, task: who does what.
         args: the request.
         warm: replaces parts of the request in the untimed first call, where a small one will do.
-        layers: the model is cut to so many layers, None for all.
+        model: replaces parts of the settings: another model, or one with other layers or heads.
         scale: seconds are multiplied by this, where the request does only a part of the work.
         check: replaces parts of the request in the untimed call whose results are compared.
     """
@@ -37,14 +37,14 @@ class Side:
     task: str
     args: Mapping[str, Any]
     warm: Mapping[str, Any] = field(default_factory=dict)
-    layers: int | None = None
+    model: Mapping[str, Any] = field(default_factory=dict)
     scale: float = 1.0
     check: Mapping[str, Any] = field(default_factory=dict)
 
     def ask(self, workers: Workers, change: Mapping[str, Any] | None = None, save: Path | None = None) -> Answer:
         """Do it once, with parts of the request replaced."""
-        answer = workers.get(self.engine, self.layers).ask(self.task, {**self.args, **(change or {})}, save)
-        return Answer(answer.seconds * self.scale, answer.peak_mb)
+        answer = workers.get(self.engine, self.model).ask(self.task, {**self.args, **(change or {})}, save)
+        return replace(answer, seconds=answer.seconds * self.scale)
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,7 @@ class Row:
         tolerance: the largest relative difference of the results that counts as the same numbers.
         rounds: at most so many rounds.
         goal: the ratio aimed at, shown beside what was reached; None for rows that inform only.
+        most_mb: the most memory that ours may take, shown likewise.
     """
 
     work: str
@@ -67,11 +68,13 @@ class Row:
     tolerance: float = 1e-4
     rounds: int = 15
     goal: float | None = None
+    most_mb: float | None = None
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Measured seconds of both sides, round by round, their peak memory in MB, and the difference of the results."""
+    """Measured seconds of both sides, round by round, their peak memory in MB, the difference of the results, and what
+    our side has to say of its work."""
 
     row: Row
     ours: tuple[float, ...]
@@ -79,6 +82,7 @@ class Timing:
     ours_peak_mb: float
     peer_peak_mb: float
     agree: float
+    note: str = ""
 
     @property
     def ours_seconds(self) -> float:
@@ -102,7 +106,7 @@ class Timing:
         """The row as it is written to the results file."""
         few = f"; median of {len(self.ours)}" if len(self.ours) < _FEWEST else ""
         return {
-            "work": self.row.work + few,
+            "work": self.row.work + (f"; {self.note}" if self.note else "") + few,
             "peer": self.row.peer,
             "ours_seconds": round(self.ours_seconds, 6),
             "peer_seconds": round(self.peer_seconds, 6),
@@ -141,7 +145,7 @@ def measure(row: Row, workers: Workers, seconds: float = 30.0, rounds: int | Non
         for j in (i % 2, 1 - i % 2):
             times[j].append(sides[j].ask(workers).seconds)
     peaks = [answer.peak_mb or 0.0 for answer in first]
-    return Timing(row, tuple(times[0]), tuple(times[1]), peaks[0], peaks[1], agree)
+    return Timing(row, tuple(times[0]), tuple(times[1]), peaks[0], peaks[1], agree, first[0].note)
 
 
 def difference(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray]) -> float:

@@ -58,8 +58,10 @@ def table(timings: Sequence[Timing], growth: Sequence[Mapping[str, Any]]) -> Non
         ratio = f"{t.ratio:.3g} ({low:.3g}-{high:.3g})"
         seconds = [f"{r[k]:.4g}" for k in ("ours_seconds", "peer_seconds")]
         memory = [f"{r[k]:.0f}" for k in ("ours_peak_mb", "peer_peak_mb")]
-        goal = "" if t.row.goal is None else f"{t.row.goal:.3g} {'met' if t.ratio >= t.row.goal else 'MISSED'}"
-        rows.add_row(r["work"], r["peer"], *seconds, ratio, goal, *memory, f"{r['agree']:.1e}")
+        goals = [] if t.row.goal is None else [_judged(f"{t.row.goal:.3g}", t.ratio >= t.row.goal)]
+        if t.row.most_mb is not None:
+            goals.append(_judged(f"{t.row.most_mb:.0f} MB", t.ours_peak_mb <= t.row.most_mb))
+        rows.add_row(r["work"], r["peer"], *seconds, ratio, ", ".join(goals), *memory, f"{r['agree']:.1e}")
     console.print(rows)
     if not growth:
         return
@@ -71,3 +73,7 @@ def table(timings: Sequence[Timing], growth: Sequence[Mapping[str, Any]]) -> Non
         sizes, exponents = " ".join(map(str, g["sizes"])), [f"{g[k]:.2f}" for k in ("ours_exponent", "peer_exponent")]
         grown.add_row(g["work"], g["peer"], g["axis"], sizes, ours, theirs, *exponents, f"{g['agree']:.1e}")
     console.print(grown)
+
+
+def _judged(goal: str, met: bool) -> str:
+    return f"{goal} {'met' if met else 'MISSED'}"

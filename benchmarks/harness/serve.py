@@ -39,7 +39,8 @@ def serve(load: Callable[[Mapping[str, Any]], Any], tasks: Mapping[str, Task], p
     Args:
         load: makes the engine from the settings.
         tasks: by name; `tasks[name](engine, args)` prepares and returns the work to time. The work returns arrays by
-            name, or a function that arranges them for comparison and is called when the clock has stopped.
+            name, or a function that arranges them for comparison and is called when the clock has stopped. A text
+            named "note" is no array but said beside the row.
         package: the distribution whose version is reported, with those it runs on.
     """
     reply = os.fdopen(os.dup(sys.stdout.fileno()), "w")
@@ -58,7 +59,7 @@ def serve(load: Callable[[Mapping[str, Any]], Any], tasks: Mapping[str, Task], p
         print(json.dumps(answer), file=reply, flush=True)
 
 
-def _timed(work: Work, clock: Callable[[], float], save: str | None) -> dict[str, float | None]:
+def _timed(work: Work, clock: Callable[[], float], save: str | None) -> dict[str, Any]:
     """Run the work once; where results are saved, peak memory is taken too, from a heap without slack.
 
     Other calls leave the heap as it is, so that pages freed by one call can serve the next, as in daily use.
@@ -72,10 +73,11 @@ def _timed(work: Work, clock: Callable[[], float], save: str | None) -> dict[str
     if save is None:
         return {"seconds": seconds, "peak_mb": None}
     peak = _peak_mb()
-    found = found() if callable(found) else found
-    arrays: dict[str, Any] = {name: np.asarray(value) for name, value in found.items()}
+    arranged = dict(found() if callable(found) else found)
+    note = arranged.pop("note", "")
+    arrays: dict[str, Any] = {name: np.asarray(value) for name, value in arranged.items()}
     np.savez(save, **arrays)
-    return {"seconds": seconds, "peak_mb": peak}
+    return {"seconds": seconds, "peak_mb": peak, "note": note}
 
 
 def _reset_peak() -> None:

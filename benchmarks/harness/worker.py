@@ -35,10 +35,12 @@ class Engine:
 
 @dataclass(frozen=True)
 class Answer:
-    """What one request took: seconds by the chosen clock; peak resident memory in MB where results were saved."""
+    """What one request took: seconds by the chosen clock; peak resident memory in MB and, if the task has something to
+    say, its note where results were saved."""
 
     seconds: float
     peak_mb: float | None = None
+    note: str = ""
 
 
 class WorkerFailed(RuntimeError):
@@ -106,7 +108,7 @@ class Worker:
 
 @dataclass
 class Workers:
-    """Workers by engine and model; each is started once and kept until the block ends.
+    """Workers by engine and model; each is started once and kept until it is closed.
 
     Attributes:
         engines: by name.
@@ -115,17 +117,18 @@ class Workers:
 
     engines: Mapping[str, Engine]
     settings: Mapping[str, Any]
-    _running: dict[tuple[str, int | None], Worker] = field(default_factory=dict)
+    _running: dict[tuple[str, str], Worker] = field(default_factory=dict)
 
-    def get(self, engine: str, layers: int | None = None) -> Worker:
+    def get(self, engine: str, model: Mapping[str, Any] | None = None) -> Worker:
         """The worker of an engine.
 
         Args:
-            layers: keep only so many of the model's layers, None for all.
+            model: replaces parts of the settings.
         """
-        key = (engine, layers)
+        changed = dict(model or {})
+        key = (engine, json.dumps(changed, sort_keys=True))
         if key not in self._running:
-            self._running[key] = Worker(self.engines[engine], {**self.settings, "layers": layers})
+            self._running[key] = Worker(self.engines[engine], {**self.settings, **changed})
         return self._running[key]
 
     def versions(self) -> dict[str, str]:
@@ -137,9 +140,9 @@ class Workers:
                 found |= {package: version, **{f"{package} on {name}": v for name, v in under}}
         return found
 
-    def close(self, cut_only: bool = False) -> None:
-        """End workers: all, or only those that hold a model cut to some layers."""
-        for key in [k for k in self._running if k[1] is not None or not cut_only]:
+    def close(self, changed_only: bool = False) -> None:
+        """End workers: all, or only those whose model is not that of the settings."""
+        for key in [k for k in self._running if k[1] != "{}" or not changed_only]:
             self._running.pop(key).close()
 
     def __enter__(self) -> Self:

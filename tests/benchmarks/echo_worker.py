@@ -9,7 +9,8 @@ def values(engine, args):
 
     def work():
         print("a library prints to standard output")
-        return {"values": np.array(args["values"], dtype=float) * engine["layers"]}
+        note = {"note": args["note"]} if "note" in args else {}
+        return {"values": np.array(args["values"], dtype=float) * engine["layers"], **note}
 
     return work
 

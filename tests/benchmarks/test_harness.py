@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from benchmarks.harness import environments, growth, journal, results, serve
+from benchmarks.harness.command import Bench
 from benchmarks.harness.growth import Growth
 from benchmarks.harness.journal import Journal
 from benchmarks.harness.pairing import Row, Side, difference, measure
@@ -31,8 +32,8 @@ class Instant:
     def __init__(self):
         self.asked = []
 
-    def get(self, engine, layers=None):
-        self.engine, self.layers = engine, layers or 1
+    def get(self, engine, model=None):
+        self.engine, self.layers = engine, (model or {}).get("layers", 1)
         return self
 
     def ask(self, task, args, save=None):
@@ -59,6 +60,13 @@ def test_only_the_work_is_timed(tmp_path):
     assert deferred["seconds"] == 3.0 and now == 43.0
     assert np.load(tmp_path / "x.npz")["x"].tolist() == [1.0, 1.0]
     assert serve._timed(lambda: passes(2.0, arranged), lambda: now, None) == {"seconds": 2.0, "peak_mb": None}
+
+
+def test_a_note_is_said_beside_the_row(worker, tmp_path):
+    answer = worker.ask("values", {"values": [1.0], "note": "half of them"}, tmp_path / "x.npz")
+    assert answer.note == "half of them" and list(np.load(tmp_path / "x.npz")) == ["values"]
+    row = Row("w", "p", side("a", [1.0]), side("b", [1.0]))
+    assert replace(measure(row, Instant(), rounds=5), note=answer.note).record()["work"] == "w; half of them"
 
 
 def test_results_come_back_and_prints_do_not_disturb(worker, tmp_path):
@@ -89,12 +97,12 @@ def test_a_dead_worker_tells_what_it_said(worker):
         worker.ask("die", {})
 
 
-def test_workers_are_kept_by_model_and_cut_ones_can_be_closed():
+def test_workers_are_kept_by_model_and_changed_ones_can_be_closed():
     with Workers({"a": ECHO}, SETTINGS) as made:
-        whole, cut = made.get("a"), made.get("a", 3)
-        assert made.get("a") is whole and cut is not whole
-        made.close(cut_only=True)
-        assert made.get("a") is whole and made.get("a", 3) is not cut
+        whole, cut = made.get("a"), made.get("a", {"layers": 3})
+        assert made.get("a") is made.get("a", {}) is whole and made.get("a", {"layers": 3}) is cut is not whole
+        made.close(changed_only=True)
+        assert made.get("a") is whole and made.get("a", {"layers": 3}) is not cut
 
 
 def test_versions_are_those_of_the_peers(monkeypatch):
@@ -150,7 +158,7 @@ def test_warm_and_check_replace_parts_of_the_request():
 
 def test_a_journal_gives_back_rows_measured_under_the_same_conditions(tmp_path, monkeypatch):
     monkeypatch.setattr(journal, "_FOLDER", tmp_path / "journals")
-    row, other = (Row("w", "p", side("a", [1.0]), side("b", [1.0], layers=n)) for n in (None, 2))
+    row, other = (Row("w", "p", side("a", [1.0]), side("b", [1.0], model=m)) for m in ({}, {"layers": 2}))
     timing = measure(row, Instant(), rounds=2)
     kept = Journal.open("x", {"threads": 1}, 0.5)
     assert kept.find(row) is None and len(kept) == 0
@@ -159,7 +167,7 @@ def test_a_journal_gives_back_rows_measured_under_the_same_conditions(tmp_path, 
     assert again.find(row) == timing and again.find(other) is None
     assert again.load == 0.5 and again.packages == {"torch": "1"}
     assert len(Journal.open("x", {"threads": 2}, 0.0)) == 0, "another number of threads"
-    monkeypatch.setattr(journal, "_code", lambda: "changed")
+    monkeypatch.setattr(journal, "_code", lambda folders: "changed")
     assert len(Journal.open("x", {"threads": 1}, 0.0)) == 0, "another engine"
     monkeypatch.undo()
     monkeypatch.setattr(journal, "_FOLDER", tmp_path / "journals")
@@ -188,7 +196,10 @@ def test_exponent_of_known_laws():
 
 
 def test_growth_record():
-    rows = {n: Row("w", "p", side("a", [1.0], layers=n), side("b", [1.0], layers=n**2)) for n in (1, 2, 4)}
+    rows = {
+        n: Row("w", "p", side("a", [1.0], model={"layers": n}), side("b", [1.0], model={"layers": n**2}))
+        for n in (1, 2, 4)
+    }
     timings = [measure(row, Instant(), rounds=1) for row in rows.values()]
     record = growth.record(Growth("layers", rows), timings)
     assert record["sizes"] == [1, 2, 4] and record["axis"] == "layers"
@@ -244,7 +255,50 @@ def test_results_file(tmp_path, monkeypatch, capsys):
     assert found["rows"] == [timing.record()]
     assert found["machine"]["threads"] == 7 and found["versions"]["torch"] == version("torch")
     assert found["versions"]["peer"] == "4.3"
-    wanted = [replace(timing, row=replace(timing.row, goal=g)) for g in (0.0, 1e9)]
+    wanted = [replace(timing, row=replace(timing.row, goal=g, most_mb=m)) for g, m in ((0.0, 50.0), (1e9, 200.0))]
     results.table(wanted, [])
     shown = capsys.readouterr().out
-    assert "some work" in shown and "0 met" in shown and "1e+09 MISSED" in shown
+    assert "some work" in shown and "0 met, 50 MB MISSED" in shown and "1e+09 MISSED, 200 MB met" in shown
+
+
+@pytest.fixture
+def bench(tmp_path, monkeypatch):
+    """A benchmark of echoes: `bench(theirs)` has one row whose peer returns that."""
+    monkeypatch.setattr(results, "_FOLDER", tmp_path)
+    monkeypatch.setattr(journal, "_FOLDER", tmp_path / "journals")
+
+    def made(theirs):
+        def rows(value):
+            yield Row("some work", "echo", *(Side("a", "values", {"values": [v]}) for v in (value, theirs)))
+
+        def growths(value):
+            yield Growth("layers", {n: next(rows(value)) for n in (1, 2)})
+
+        return Bench("toy", "", {"a": ECHO}, lambda: (1.0, {"layers": None}), {"one": rows}, growths, ())
+
+    return made
+
+
+def test_a_whole_run_is_recorded(bench, tmp_path, capsys):
+    assert bench(1.0).main(["--threads", "1", "--seconds", "0"]) == 0
+    found = json.loads((tmp_path / "toy.json").read_text())
+    assert [row["work"] for row in found["rows"]] == ["some work"] and found["growth"][0]["sizes"] == [1, 2]
+    assert found["machine"]["threads"] == 1 and "partial" not in found["machine"]
+    assert not (tmp_path / "journals" / "toy.jsonl").exists()
+
+
+def test_a_partial_run_is_recorded_only_if_asked(bench, tmp_path, capsys):
+    some = ["--threads", "1", "--rounds", "1", "--only", "one"]
+    assert bench(1.0).main(some) == 0
+    assert not (tmp_path / "toy.json").exists()
+    assert bench(1.0).main([*some, "--record"]) == 0
+    assert "1 rows were measured before" in capsys.readouterr().err
+    found = json.loads((tmp_path / "toy.json").read_text())
+    assert found["machine"]["partial"] and found["machine"]["groups"] == ["one"] and found["growth"] == []
+    assert bench(1.0).main([*some, "--peer", "nobody"]) == 0
+
+
+def test_different_numbers_are_not_recorded(bench, tmp_path, capsys):
+    assert bench(1.5).main(["--threads", "1", "--seconds", "0"]) == 1
+    assert "DIFFERENT NUMBERS" in capsys.readouterr().err
+    assert not (tmp_path / "toy.json").exists()
