@@ -261,8 +261,22 @@ def test_a_small_budget_only_cuts_the_work() -> None:
         pieces = execute(circuits, pair(5), answers, budget="500KB", **settings)
         assert apart(pieces.values, whole.values) < 1e-5 and apart(pieces.clean, whole.clean) < 1e-5
         assert torch.equal(pieces.agrees, whole.agrees)
+        assert "500.0 KB of memory" in pieces.notes[0] and whole.notes == ()
     with pytest.raises(BudgetTooSmall):
         execute(circuits, pair(5), answers, budget="1KB")
+
+
+def test_a_call_that_is_cut_to_a_budget_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    graph = graph_of("llama")
+    circuits = drawn(graph, 0.9, 0.8, 0.7)
+    execute(circuits, pair(2), METRIC)
+    assert capsys.readouterr().err == ""
+    for budget in ("150KB", "250KB"):  # cut into examples; examples together, cut into circuits
+        found = execute(circuits, pair(2), METRIC, budget=budget)
+        said = " ".join(capsys.readouterr().err.split())
+        assert said.startswith("note: cut into") and found.notes[0] in said
+    execute(circuits, pair(2), METRIC, budget="150KB", quiet=True)
+    assert capsys.readouterr().err == ""
 
 
 def test_the_cheaper_way_is_chosen_and_named() -> None:

@@ -13,7 +13,9 @@ from masked_forward import FAMILIES, Parts, Values, forward
 from torch import Tensor
 
 import mechanome as mn
-from mechanome.circuits import METHODS, Circuit, Graph, Intervention, products, scores
+from mechanome.circuits import METHODS, Circuit, Graph, Intervention, execute, products, scores
+from mechanome.core import BadInput, NotFinite
+from mechanome.tasks import Example, Task
 
 NAMES = list(FAMILIES)
 ROW = torch.arange(1)
@@ -324,3 +326,32 @@ def test_graphs_that_do_not_add_up_say_by_how_much() -> None:
         notes = scores(graph_of(name), pair(2), METRIC, method="eap").notes
         assert len(notes) == 1 and "do not add up" in notes[0] and "off by 0%" not in notes[0]
     assert scores(graph_of("llama"), pair(2), METRIC, method="eap").notes == ()
+
+
+def test_examples_of_unequal_weight_are_refused() -> None:
+    def task(*weights: float) -> Task:
+        texts = [([5, 6, 7], [5, 8, 7]), ([9, 10, 11], [9, 12, 11])]
+        made = [Example(a, counterfactual=b, answer=(5,), foil=(7,), weight=w) for (a, b), w in zip(texts, weights)]
+        return Task("weighted", tuple(made))
+
+    graph = graph_of("llama")
+    with pytest.raises(BadInput, match="task 'weighted': its examples have different weights"):
+        scores(graph, task(1.0, 2.0), method="eap")
+    with pytest.raises(BadInput, match="different weights"):
+        execute(Circuit.full(graph), task(1.0, 2.0), quiet=True)
+    assert (
+        apart(scores(graph, task(2.0, 2.0), method="eap").values, scores(graph, task(1.0, 1.0), method="eap").values)
+        == 0
+    )
+
+
+def test_an_exact_effect_that_is_no_number_is_refused() -> None:
+    graph, broken = graph_of("llama"), opened("llama").module.model.layers[1].mlp.down_proj.weight
+    kept = broken.data.clone()
+    try:
+        broken.data[0, 0] = float("nan")
+        for level in ("edge", "node"):
+            with pytest.raises(NotFinite):
+                scores(graph, pair(1), METRIC, method="exact", level=level, quiet=True)
+    finally:
+        broken.data = kept

@@ -39,6 +39,11 @@ MISTAKES = {
     "no such study": (["study", "contribution-weight"], "did you mean 'contribution-weights'"),
     "no such tier": (["study", "contribution-weights", "--tier", "huge"], "'smoke', 'cpu', 'full'"),
     "sites of no model": (["sites", "nosuch"], "model 'nosuch'"),
+    "no such task": (["circuit", "io"], "did you mean 'ioi'"),
+    "no such file of pairs": (["circuit", "pairs.jsonl"], "pairs.jsonl: no such file"),
+    "no such method": (["circuit", "ioi", "--method", "eap_ig"], "'eap-ig'"),
+    "no shares": (["circuit", "ioi", "--sizes", "ten"], "no list of shares"),
+    "circuit of no model": (["circuit", "ioi", "--model", "nosuch"], "model 'nosuch'"),
 }
 
 
@@ -62,6 +67,8 @@ COMPLETED = {
     "model": (["explain", "--model", "smol"], "smollm2-135m-instruct"),
     "model of sites": (["sites", "anti"], "antiberty"),
     "command": (["repl"], "replay"),
+    "task": (["circuit", "greater"], "greater_than"),
+    "method": (["circuit", "--method", "clean"], "clean-corrupted"),
 }
 
 

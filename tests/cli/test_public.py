@@ -36,7 +36,7 @@ def test_explain_is_callable_and_a_package() -> None:
 PACKAGES = ["mechanome", "mechanome.core", "mechanome.engine", "mechanome.engine.registry", "mechanome.explain"]
 
 
-@pytest.mark.parametrize("name", [*PACKAGES, "mechanome.studies"])
+@pytest.mark.parametrize("name", [*PACKAGES, "mechanome.studies", "mechanome.tasks"])
 def test_every_name_of_a_package_is_found_when_it_is_used(name: str) -> None:
     package = importlib.import_module(name)
     assert set(package.__all__) <= {*package.homes, "__version__"} and set(package.homes) <= set(dir(package))

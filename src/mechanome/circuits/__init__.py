@@ -31,6 +31,7 @@ from mechanome.circuits.query_sizes import BUDGETS
 from mechanome.circuits.resampling import Resamples
 from mechanome.circuits.score_matrix import Scores
 from mechanome.circuits.scoring import METHODS, scores
+from mechanome.circuits.screening import Screened, screen
 from mechanome.circuits.search import (
     GATES,
     OBJECTIVES,
@@ -82,6 +83,7 @@ __all__ = [
     "Said",
     "ScoredQuery",
     "Scores",
+    "Screened",
     "Search",
     "Select",
     "SizeCurve",
@@ -109,6 +111,7 @@ __all__ = [
     "save_circuit",
     "save_eap_ig",
     "scores",
+    "screen",
     "search",
     "size_curve",
     "sizes_in_edges",

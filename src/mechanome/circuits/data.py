@@ -28,11 +28,14 @@ def read_data(graph: Graph, data: Any, metric: Metric | None, change: Interventi
     """A task, or a pair of inputs with a metric, as checked `Data`.
 
     Raises:
-        BadInput: neither; no metric; no corrupted input where the intervention needs one.
+        BadInput: neither; no metric; no corrupted input where the intervention needs one; examples of unequal weight.
         ShapeMismatch: pairs of different number, token length or padding.
     """
     model = graph.opened()
     if hasattr(data, "batch"):
+        if len({example.weight for example in data}) > 1:
+            why = "its examples have different weights, and circuits count each example the same"
+            raise BadInput(f"task '{data.name}'", why, "give all the same weight")
         data = data.batch(model)
     if isinstance(data, (str, torch.Tensor)) or not isinstance(data, Sequence) or len(data) not in (2, 3):
         raise BadInput("the data", "it is no task and no pair of inputs", "give a Task, or (clean, corrupted)")

@@ -33,9 +33,9 @@ from mechanome.circuits.masked_streams import Base
 from mechanome.circuits.samples import sample, scored
 from mechanome.circuits.sparse_execution import run_sparse
 from mechanome.circuits.wiring import Reads, Wiring
-from mechanome.core import NotFinite, Table, track
+from mechanome.core import NotFinite, Table, notice, track
 from mechanome.engine.asked import one_of
-from mechanome.engine.memory import Budget, nbytes, parse_budget, pieces
+from mechanome.engine.memory import Budget, nbytes, parse_budget, pieces, show
 from mechanome.engine.metrics import measure
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ class Executed:
         methods: how each circuit was run, "dense" or "sparse".
         intervention: what edges outside the circuit carried.
         logits: at the answer position, `[circuit, example, vocab]`; None if not asked for.
+        notes: what a reader must know, such as that memory allowed fewer at once.
     """
 
     circuits: tuple[Circuit, ...] = field(repr=False)
@@ -75,6 +76,7 @@ class Executed:
     methods: tuple[str, ...]
     intervention: str
     logits: Tensor | None = field(default=None, repr=False)
+    notes: tuple[str, ...] = ()
 
     @property
     def graph(self) -> Graph:
@@ -146,13 +148,15 @@ def execute(
     values, divergence = torch.empty(shape), torch.empty(shape)
     agrees, clean, empty = torch.empty(shape, dtype=torch.bool), torch.empty(shape[1]), torch.empty(shape[1])
     kept: Tensor | None = None
-    for part in track(list(ready.parts()), "running circuits", quiet=quiet):
+    parts, passes = list(ready.parts()), 0
+    for part in track(parts, "running circuits", quiet=quiet):
         base, own, rows = ready.base(part)
         model_says = own.double().log_softmax(-1)
         clean[rows], empty[rows] = base.sample.metric, ready.measured(base.logits[None], rows)[0]
         for way, members in zip((True, False), ways):
             size = ready.at_once(base, len(members)) if members else 1
             for first in range(0, len(members), size):
+                passes += 1
                 some = members[first : first + size]
                 found = run_sparse(base, live.take(some)) if way else run_dense(base, edges[some].float())
                 if not bool(torch.isfinite(found).all()):
@@ -166,8 +170,11 @@ def execute(
                     kept = torch.empty(*shape, found.shape[-1]) if kept is None else kept
                     kept[at] = found.float().cpu()
     methods = tuple("sparse" if way else "dense" for way in sparse.tolist())
-    kind = ready.intervention.kind
-    return Executed(tuple(given), values, clean, empty, divergence, agrees, methods, kind, kept)
+    kind, notes = ready.intervention.kind, ready.cut(len(parts), passes)
+    if not quiet:
+        for note in notes:
+            notice(note)
+    return Executed(tuple(given), values, clean, empty, divergence, agrees, methods, kind, kept, notes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,8 +233,8 @@ class Prepared:
             BudgetTooSmall: not even one circuit on one example fits.
         """
         rows, width = self.data.clean.rows, self._width
-        size = pieces(rows, self._base_bytes(width) + self._circuit_bytes(width, 1), self.budget, "example")
-        size = min(size, max(1, _ROW_TOKENS // width))
+        fits = pieces(rows, self._base_bytes(width) + self._circuit_bytes(width, 1), self.budget, "example")
+        size = self._fitting(fits, min(rows, max(1, _ROW_TOKENS // width)))
         for first in range(0, rows, size):
             yield list(range(first, min(first + size, rows)))
 
@@ -272,7 +279,19 @@ class Prepared:
         rows = base.sample.batch.rows
         free = self.budget - self._base_bytes(self._width * rows)
         fits = free // self._circuit_bytes(base.n_tokens, rows)
-        return max(1, min(circuits, fits, _ROW_TOKENS // max(base.n_tokens, 1)))
+        return self._fitting(max(1, fits), max(1, min(circuits, _ROW_TOKENS // max(base.n_tokens, 1))))
+
+    def _fitting(self, fits: int, useful: int) -> int:
+        """The smaller of two numbers; remembers whether memory was what made it so."""
+        self._kept["cut"] = self._kept.get("cut", False) or fits < useful
+        return min(fits, useful)
+
+    def cut(self, parts: int, passes: int) -> tuple[str, ...]:
+        """A note where memory allowed fewer rows at once than are useful: into how many pieces the work was cut."""
+        if not self._kept.get("cut"):
+            return ()
+        made = f"{parts} groups of examples and {passes} passes"
+        return (f"cut into {made} to fit {show(self.budget)} of memory; with a larger budget it takes fewer",)
 
     def measured(self, logits: Tensor, rows: Sequence[int]) -> Tensor:
         """The metric of logits `[circuit, example, vocab]` of some examples, `[circuit, example]`; differentiable."""

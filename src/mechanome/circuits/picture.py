@@ -1,7 +1,8 @@
 """A circuit as a layered drawing: the embedding below, the logits above, one row a layer, heads left and MLP right.
 
-An edge is a curve; its hue is the sign of its score and its strength the size. With thousands of edges a drawing is a
-blot, so it shows the strongest and says how many it leaves out; the table beside it holds the numbers.
+An edge is a curve; its strength is the size of its score, and its hue says which way it works: for the answer, where
+the metric falls without it, or against it. With thousands of edges a drawing is a blot, so it shows the strongest and
+says how many it leaves out; the table beside it holds the numbers.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from mechanome.circuits.score_matrix import Scores
 from mechanome.core import Table
 from mechanome.report.rendering import number
 
-_STEP, _ROW, _EDGE_OF_PAGE = 46, 62, 52
+_STEP, _EDGE_OF_PAGE = 46, 52
+_ROW, _LEAST_ROW, _HEIGHT = 62, 38, 1000
+"""Pixels from layer to layer, as they are and at least, and of the whole drawing if they allow it."""
 
 
 @dataclass(frozen=True)
@@ -66,12 +69,15 @@ class CircuitPicture:
         touched = {i for i, _, _ in self.drawn}
         touched |= {s for _, j, _ in self.drawn for s in graph.feeds[j].nonzero()[:, 0].tolist()}
         boxes: dict[str, Node] = {}
-        rows = len(graph.layers) + 1
-        used = [group for group in graph.writers if any(i in touched for i in range(*group.nodes.indices(1 << 30)))]
+        used = [g for g in graph.writers if any(i in touched for i in range(g.first, g.first + g.count))]
+        # Layers without a box take no room: a circuit of a few layers of a deep model stays a picture.
+        levels = {layer: n for n, layer in enumerate(dict.fromkeys(g.layer for g in used), 1)}
+        rows = len(levels)
+        height = max(_LEAST_ROW, min(_ROW, _HEIGHT // (rows + 1)))
         widest = max((g.count for g in used if g.kind == "head"), default=1)
         for group in used:
-            level = 0 if group.layer is None else group.layer + 1
-            y = _EDGE_OF_PAGE + _ROW * (rows - level)
+            y = float(_EDGE_OF_PAGE + height * (rows + 1 - levels[group.layer]))
+            y -= height / 2 if group.kind == "mlp" else 0.0  # it reads what the heads of its layer wrote
             for unit in range(group.count):
                 index = group.first + unit
                 if index not in touched:
@@ -101,8 +107,9 @@ class CircuitPicture:
         left_out = len(self.circuit) - len(self.drawn)
         note = f'<p class="dim">{left_out} weaker edges are not drawn.</p>' if left_out else ""
         return Markup(
-            f'<div class="scroll"><svg viewBox="0 0 {width:g} {height:g}" width="{width:g}" role="img" '
-            f'aria-label="{escape(repr(self.circuit))}" style="max-width:100%;height:auto">'
+            f'<div class="scroll"><svg class="circuit" viewBox="0 0 {width:g} {height:g}" width="{width:g}" role="img" '
+            f'aria-label="{escape(repr(self.circuit))}" style="max-width:100%;height:auto;display:block;margin:auto">'
+            "<style>.circuit path:hover { stroke-opacity: 1; stroke-width: 4; }</style>"
             + "".join(curves)
             + "".join(_box(node) for node in boxes.values())
             + f"</svg></div>{note}"
@@ -122,7 +129,7 @@ def _into(graph: Graph, boxes: dict[str, Node], target: int) -> Sequence[Node]:
 
 def _curve(start: Node, end: Node, name: str, value: float | None, strongest: float) -> str:
     strength = 0.5 if value is None else max(0.08, abs(value) / strongest)
-    hue = "--soft-rgb" if value is None else "--for-rgb" if value >= 0 else "--against-rgb"
+    hue = "--soft-rgb" if value is None else "--for-rgb" if value <= 0 else "--against-rgb"
     color = "var(--soft)" if value is None else f"rgb(var({hue}))"
     middle = (start.y + end.y) / 2
     tip = name if value is None else f"{name}: {number(value, 4)}"

@@ -22,7 +22,7 @@ from mechanome.circuits.interventions import Intervention, Means
 from mechanome.circuits.samples import additivity_error
 from mechanome.circuits.score_matrix import Level, Scores
 from mechanome.circuits.wiring import Wiring
-from mechanome.core import BadInput, track
+from mechanome.core import BadInput, NotFinite, track
 from mechanome.engine import Batch
 from mechanome.engine.asked import count, one_of
 from mechanome.engine.memory import Budget, nbytes, parse_budget, pieces
@@ -133,9 +133,10 @@ def scores(
         if chosen.of is None:
             plain = replace(ask, edges=False)
             found = ask.sampled()
-            values = (
-                exact_nodes(plain) if level == "node" else exact_edges(ask, graph.mask if only is None else only.edges)
-            )
+            asked = graph.mask if only is None else only.edges
+            values = exact_nodes(plain) if level == "node" else exact_edges(ask, asked)
+            if not bool(torch.isfinite(values if level == "node" else values[:, asked]).all()):
+                raise NotFinite(f"effects in {wiring.model.name}", "some are NaN or infinite", "load it in float32")
         else:
             assert chosen.points is not None
             result = chosen.of(ask, chosen.points(quadrature, steps))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -100,7 +100,7 @@ def explain(
                 out=out,
                 quiet=quiet or json,
             )
-    _show(outcome, json)
+    show(outcome, json)
     if open_:
         typer.launch(outcome.report.resolve().as_uri())
     _exit(outcome.code(strict))
@@ -116,15 +116,16 @@ def replay(
     """Do a run again, in a new run folder, and compare."""
     _recorded(config)
 
+    import mechanome.circuits.command
     import mechanome.explain.command
-    import mechanome.studies.running  # noqa: F401  (both register their verbs)
+    import mechanome.studies.running  # noqa: F401  (all three register their verbs)
     from mechanome.core import notice
     from mechanome.core import replay as again
 
     with muted(quiet or json):
         outcome = again(config)
         notice(_compared(outcome, config if config.is_dir() else config.parent))
-    _show(outcome, json)
+    show(outcome, json)
     _exit(outcome.code(strict))
 
 
@@ -162,7 +163,13 @@ def _compared(outcome: Outcome, folder: Path) -> str:
     return f"repeated: the largest difference from the recorded numbers is {apart:.1e}"
 
 
-def _show(outcome: Outcome, json: bool) -> None:
+def show(outcome: Any, json: bool) -> None:
+    """Print what a verb found, and where it is kept.
+
+    Args:
+        outcome: of any verb with a run folder: it has `found`, `record`, `folder` and `report`.
+        json: whether the record is all that is printed.
+    """
     if json:
         print_json({**outcome.record, "folder": str(outcome.folder)})
         return

@@ -5,13 +5,19 @@ kept = task.filter(model).task
 clean, corrupted, metric = kept.batch(model)
 """
 
-from mechanome.tasks.batches import METRICS, Pair
-from mechanome.tasks.example import Example
-from mechanome.tasks.generators import TASKS
-from mechanome.tasks.making import make
-from mechanome.tasks.selection import Selection
-from mechanome.tasks.task import Provenance, Task
-from mechanome.tasks.words import WordList, words
+from typing import TYPE_CHECKING
+
+from mechanome.lazy import offer
+
+if TYPE_CHECKING:
+    from mechanome.tasks.batches import METRICS, Pair
+    from mechanome.tasks.example import Example
+    from mechanome.tasks.generators import TASKS
+    from mechanome.tasks.making import make
+    from mechanome.tasks.naming import task_file
+    from mechanome.tasks.selection import Selection
+    from mechanome.tasks.task import Provenance, Task
+    from mechanome.tasks.words import WordList, words
 
 __all__ = [
     "METRICS",
@@ -23,5 +29,8 @@ __all__ = [
     "Task",
     "WordList",
     "make",
+    "task_file",
     "words",
 ]
+
+offer(__name__)

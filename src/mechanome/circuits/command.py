@@ -1,0 +1,123 @@
+"""The verb `mechanome circuit`, with its run folder: the circuit, its scores, the record and the page.
+
+A run leaves a folder with everything in it, or nothing: on an error, or on Ctrl-C, it is removed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mechanome.circuits.circuit_files import save_circuit, save_eap_ig
+from mechanome.circuits.finding.discovery import Discovery, discover
+from mechanome.circuits.finding.settings import Settings
+from mechanome.core import BadInput, CorruptFile, RunFolder, notice, sha256, verb, write_json
+from mechanome.tasks import Task, task_file
+
+VERB = "circuit"
+RESULT = "discovery.json"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the verb leaves behind.
+
+    Args:
+        found: the result.
+        folder: its run folder.
+        file: the name of the result's record in the folder.
+    """
+
+    found: Discovery
+    folder: Path
+    file: str = RESULT
+
+    @property
+    def report(self) -> Path:
+        """The page."""
+        return self.folder / "report.html"
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The result as plain data, as `file` in the folder holds it."""
+        return self.found.record()
+
+    def code(self, strict: bool = False) -> int:
+        """The exit code: 1 where `strict` asks for a faithful circuit and this is none."""
+        return int(strict and self.found.verdict != "faithful")
+
+
+def run(task: str, *, model: str, out: str | Path = "runs", quiet: bool = False, **settings: Any) -> Outcome:
+    """Find a circuit, and write the run folder; if anything goes wrong, or on Ctrl-C, no folder is left.
+
+    Args:
+        task, model, quiet, settings: as in `mechanome.circuits.finding.discovery.discover`.
+        out: where run folders are.
+
+    Raises:
+        MechanomeError: as `discover`; and where the folder cannot be made.
+    """
+    file = task_file(task)
+    read = None if file is None else Task.from_jsonl(file)
+    asked = Settings(**settings)
+    arguments = {
+        "task": task if file is None else str(file.resolve()),
+        "sha256": None if file is None else sha256(file),
+        "model": model,
+        "settings": {name: value for name, value in asked.record().items() if name != "seed"},
+        "out": str(out),
+    }
+    base = Path(out)
+    first = not os.path.exists(base)  # noqa: PTH110 - false, too, for a name that no folder can have
+    folder = RunFolder.create(VERB, arguments, base=base, seed=asked.seed)
+    try:
+        with folder:
+            found = discover(task if read is None else read, model, quiet=quiet, **settings)
+            return _written(folder, found)
+    except BaseException:
+        shutil.rmtree(folder.path, ignore_errors=True)
+        if first and not any(base.iterdir()):
+            base.rmdir()
+        raise
+
+
+def _written(folder: RunFolder, found: Discovery) -> Outcome:
+    """Everything that is kept of a discovery, in its folder."""
+    outcome, path = Outcome(found, folder.path), folder.path
+    ranked, edges = found.ranked, found.settings.level == "edge"
+    values = ranked.scores.values if ranked.scores is not None and edges else None
+    save_circuit(found.circuit, path / "circuit.json", scores=values)
+    try:
+        save_eap_ig(found.circuit, path / "eap-ig.json", scores=values)
+    except BadInput as error:
+        notice(f"no eap-ig.json: {error.why}")
+    s = ranked.screened
+    kept = {"scores": ranked.scores} if s is None else {"estimate": s.estimate, "exact": s.exact}
+    for name, scores in kept.items():
+        if scores is not None:
+            scores.save(path / f"{name}.safetensors")
+    found.halves.task.to_jsonl(path / "examples.jsonl")
+    write_json(path / outcome.file, outcome.record)
+    folder.write_report(found.html(f"mechanome replay {path}"))
+    return outcome
+
+
+@verb(VERB)
+def _again(arguments: Mapping[str, Any]) -> Outcome:
+    """Run what a configuration says; a file of examples must still be the one it was.
+
+    Raises:
+        CorruptFile: arguments that are missing. BadInput: another file.
+    """
+    try:
+        task, recorded, model, out = (arguments[name] for name in ("task", "sha256", "model", "out"))
+        settings = {**arguments["settings"], "seed": arguments["seed"]}
+    except (KeyError, TypeError) as error:
+        raise CorruptFile(f"a run of {VERB}", f"an argument is missing ({error})", "restore its config.yaml") from error
+    if recorded is not None and sha256(Path(task)) != recorded:
+        raise BadInput(task, "it was changed since this run", "restore it, or start a new run")
+    return run(task, model=model, out=out, **settings)

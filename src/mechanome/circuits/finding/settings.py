@@ -1,0 +1,95 @@
+"""`Settings`: what is asked of a search for a circuit, checked before any model is opened."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from mechanome.circuits.finding.ways import WAYS, Way
+from mechanome.circuits.interventions import KINDS
+from mechanome.circuits.metrics import SIZES
+from mechanome.circuits.search.limits import worth
+from mechanome.core import BadInput
+from mechanome.engine.asked import count, one_of
+from mechanome.engine.memory import parse_budget
+from mechanome.engine.plain import whole
+from mechanome.tasks import METRICS
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is asked.
+
+    Args:
+        method: a name of `WAYS`.
+        level: whether edges are chosen, or sources with all edges between them.
+        size: edges (or sources) of the circuit; None takes the smallest one on the curve that is faithful enough.
+        threshold: what an edge must be worth, for searches that stop there.
+        sizes: shares of all edges (or sources) at which circuits are measured.
+        metric: a name of `mechanome.tasks.METRICS`; None for the task's own.
+        intervention: what edges outside the circuit carry.
+        examples: how many are used, both halves together.
+        seed: of the examples, of their division, and of methods that draw.
+        stability: whether the method is repeated on resampled examples.
+        verify: edges measured exactly; None for the usual number.
+        budget: memory for the largest piece, such as "2GB".
+
+    Raises:
+        BadInput: a name that does not exist, or a number that cannot be.
+    """
+
+    method: str = "eap-ig"
+    level: str = "edge"
+    size: int | None = None
+    threshold: float | None = None
+    sizes: tuple[float, ...] = SIZES
+    metric: str | None = None
+    intervention: str = "patch"
+    examples: int = 32
+    seed: int = 0
+    stability: bool = False
+    verify: int | None = None
+    budget: str | None = None
+
+    def __post_init__(self) -> None:
+        one_of("method", self.method, WAYS, "there is no such method")
+        one_of("level", self.level, ("edge", "node"))
+        if self.level not in WAYS[self.method].levels:
+            raise BadInput(f"level {self.level!r}", f"{self.method} finds edges", "leave it out")
+        one_of("intervention", self.intervention, KINDS, "there is no such intervention")
+        if self.metric is not None:
+            one_of("metric", self.metric, METRICS, "there is no such metric of a task")
+        self._check_limits(WAYS[self.method])
+        count("examples", self.examples)
+        for name in ("seed", "verify"):
+            value = getattr(self, name)
+            if value is not None and (whole(value) is None or value < 0):
+                raise BadInput(f"{name}={value!r}", "it must be a whole number from 0", "give one such as 0")
+        if self.verify and not WAYS[self.method].screens:
+            raise BadInput(f"verify={self.verify}", f"{self.method} is no estimate to verify", "leave it out")
+        object.__setattr__(self, "sizes", _shares(self.sizes))
+        parse_budget(self.budget)
+
+    def _check_limits(self, way: Way) -> None:
+        given = [name for name in ("size", "threshold") if getattr(self, name) is not None]
+        for name in given:
+            if name not in way.limits:
+                fix = f"give {' or '.join(way.limits)}" if way.limits else "leave it out"
+                raise BadInput(f"{name}={getattr(self, name)!r}", f"{self.method} does not take it", fix)
+        if self.size is not None:
+            count("size", self.size)
+        if self.threshold is not None:
+            worth(self.threshold)
+        if way.searches and len(given) != 1:
+            raise BadInput(f"the search {self.method}", "it needs one limit", f"give {' or '.join(way.limits)}")
+
+    def record(self) -> dict[str, Any]:
+        """As plain data; `Settings(**record)` gives them back."""
+        return {**asdict(self), "sizes": list(self.sizes)}
+
+
+def _shares(sizes: Any) -> tuple[float, ...]:
+    found = tuple(sorted({float(share) for share in sizes}))
+    if len(found) < 2 or not 0 < found[0] <= found[-1] <= 1:
+        raise BadInput(f"sizes {list(sizes)}", "they are two or more shares above 0, up to 1", "write 0.001,0.01,0.1,1")
+    return found

@@ -1,0 +1,157 @@
+"""What a discovery says in words, for the page and for the terminal: title, verdict, and the finding step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mechanome.circuits.finding.discovery import Discovery
+from mechanome.circuits.finding.measuring import ENOUGH
+from mechanome.circuits.finding.rows import strongest_heads
+from mechanome.circuits.finding.ways import WAYS
+from mechanome.circuits.measured import Measured
+from mechanome.core import Interval
+from mechanome.report import Line, Span, number
+from mechanome.report.rendering import share
+
+WORDS = {
+    "faithful": "Faithful on new examples",
+    "undecided": "Undecided",
+    "not faithful": "Not faithful on new examples",
+    "no effect": "Nothing to explain",
+}
+"""The verdict, for people."""
+OTHERS = {
+    "patch": "what it carries on the counterfactual",
+    "zero": "zero",
+    "mean": "its mean over the examples",
+    "positional-mean": "its mean at the same position",
+    "noise": "what it carries on a noisy input",
+}
+"""What an edge outside the circuit carries, by intervention."""
+UNITS = {"logit_diff": "logit of the answer minus logit of the foil", "logprob": "log-probability of the answer, nats"}
+_HEADS = 8
+_OVER = 1.2
+"""Faithfulness above which the circuit is said to overshoot."""
+
+
+def title(d: Discovery) -> Line:
+    """The circuit's size and what it keeps."""
+    n = f"{len(d.circuit):,} of {d.graph.n_edges:,} edges"
+    value = d.faithfulness.value
+    if value is None:
+        return (f"{n}: nothing to explain in {d.halves.finding.name}",)
+    return (f"{n} keep ", Span(share(value), "strong"), f" of {d.halves.finding.name}")
+
+
+def subtitle(d: Discovery) -> Line:
+    """The task, and what is measured."""
+    task = d.halves.finding
+    about = f"{task.summary.rstrip('.')}. " if task.summary else ""
+    return (f"{about}In {d.model.name}; measured by the {UNITS[task.metric]}.",)
+
+
+def verdict(d: Discovery) -> Line:
+    """Why the verdict is what it is."""
+    n = len(d.halves.held_out)
+    if d.faithfulness.value is None:
+        return (f"On {n} held-out examples {d.faithfulness.note}, so no circuit can keep it.",)
+    return (
+        f"On {n} examples that it was not found on, the circuit keeps {kept(d.faithfulness)} of the effect. "
+        f"Faithful means that the whole interval is at least {share(ENOUGH)}.",
+    )
+
+
+def story(d: Discovery) -> list[Line]:
+    """The finding, step by step."""
+    return list(_story(d))
+
+
+def _story(d: Discovery) -> Iterator[Line]:
+    h, chosen, held = d.halves, d.measures.chosen, d.measures.held_out
+    dropped = "; ".join(f"{n}: {reason}" for reason, n in h.dropped.items())
+    yield (
+        f"{d.model.name} does {h.right} of {h.tried} examples right ({share(h.right / h.tried)}). {h.used} are used: "
+        f"{len(h.finding)} to find the circuit, {len(h.held_out)} others to measure it."
+        + (f" Dropped: {dropped}." if dropped else ""),
+    )
+    own = held.own
+    yield (
+        f"The metric is {number(float(own.clean.mean()))} on inputs and {number(float(own.empty.mean()))} where every "
+        f"edge carries {OTHERS[own.intervention]}: that difference is the effect, 100\u202f%.",
+    )
+    yield (_method(d),)
+    heads, shown = d.heads, strongest_heads(d, _HEADS)
+    more = f" and {len(heads) - len(shown)} more" if len(heads) > len(shown) else ""
+    things = "edges" if d.settings.level == "edge" else "sources"
+    lost = f" {chosen.size:,} {things} were chosen; those on no path from input to output are left out."
+    yield (
+        f"The circuit: {len(d.circuit):,} edges ({share(d.circuit.share, 2)} of all) between "
+        f"{int(d.circuit.used.sum())} sources, {len(heads)} of them heads"
+        + (f" ({', '.join(shown)}{more})." if shown else ".")
+        + (lost if chosen.size != len(d.circuit) or d.settings.level == "node" else ""),
+    )
+    rest, _ = d.without.values()
+    yield (
+        f"It keeps {kept(d.measures.finding.faithfulness)} on the examples it was found on, {kept(d.faithfulness)} on "
+        f"the held-out ones. All other edges without it keep {kept(rest)}.",
+    )
+    if (d.faithfulness.value or 0.0) > _OVER:
+        yield ("It keeps more than the whole effect: edges that work against the answer were left out.",)
+    if held.curve is not None:
+        yield (
+            f"Over all sizes, on held-out examples: area under the curve (CPR) {value(held.curve.cpr)}, distance from "
+            f"the model (CMD) {value(held.curve.cmd)}.",
+        )
+    if d.stability is not None:
+        yield (_stability(d),)
+
+
+def _method(d: Discovery) -> str:
+    s, way = d.ranked.screened, WAYS[d.settings.method]
+    things = "edges" if d.settings.level == "edge" else "sources"
+    if s is None or s.exact is None:
+        return f"Method: {d.settings.method}, {way.says}."
+    n = int(s.verified.sum())
+    agree = "" if s.agreement is None else f" Rank correlation of both numbers: {interval(s.agreement)};"
+    order = "" if s.reordered is None else f", {share(s.reordered)} of pairs change places"
+    overlap = (
+        ""
+        if d.overlap is None
+        else f" Of its edges and those that the estimate alone would choose, both have {share(d.overlap.value)} (IoU)."
+    )
+    return (
+        f"All {int(s.estimate.known.sum()):,} {things} were ranked by {s.estimate.method}, an estimate; the strongest "
+        f"{n} were then measured exactly.{agree} {s.signs_changed} of {n} change their sign{order}.{overlap}"
+    )
+
+
+def _stability(d: Discovery) -> str:
+    assert d.stability is not None
+    points = {point.named: point for point in d.stability.points}
+    point = points.get(str(d.measures.chosen.size)) or d.stability.points[-1]
+    return (
+        f"Given other examples of the same kind, the method's circuits of this size share {interval(point.jaccard)} of "
+        f"their {d.stability.kind} (Jaccard; by chance {number(point.chance, 3)}), over {d.stability.samples} "
+        f"{d.stability.draw} samples."
+    )
+
+
+def kept(found: Measured) -> str:
+    """A share with its interval, or why there is none."""
+    if found.value is None:
+        return f"an undefined share ({found.note})"
+    at = found.interval
+    ends = "" if at is None else f" (95\u202f% interval {number(100 * at.lo, 0)} to {share(at.hi)})"
+    return f"{share(found.value)}{ends}"
+
+
+def value(found: Measured, digits: int = 2) -> str:
+    """A number with its interval, or why there is none."""
+    if found.value is None:
+        return f"not defined ({found.note})"
+    return number(found.value, digits) if found.interval is None else interval(found.interval, digits)
+
+
+def interval(at: Interval, digits: int = 2) -> str:
+    """An estimate with its interval."""
+    return f"{number(at.estimate, digits)} [{number(at.lo, digits)}, {number(at.hi, digits)}]"
