@@ -39,6 +39,13 @@ def explain(
         str | None, typer.Option(help="Compare with this model, asked the same.", autocompletion=model_ids)
     ] = None,
     model: Annotated[str, typer.Option(help="Registry id, folder or hub id.", autocompletion=model_ids)] = MODEL,
+    circuit: Annotated[
+        bool | None,
+        typer.Option("--circuit/--no-circuit", help="Find the circuit, too. Default: of one prompt in one model."),
+    ] = None,
+    paraphrases: Annotated[
+        Path | None, typer.Option(help="Prompts of the same behavior, for the circuit: a .jsonl or .txt.")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, metavar="<int>", help="Of the random parts to be beaten.")] = 0,
     budget: Annotated[str | None, typer.Option(help="Memory for the largest piece, such as 2GB.")] = None,
     out: Annotated[Path, typer.Option(help="Where the run folder goes.")] = Path("runs"),
@@ -56,12 +63,22 @@ def explain(
         _refuse(context, given - _SHOWING - {"resume", "prompts", "chat"}, "--resume")
     if prompts is not None:
         _refuse(context, given & _ABOUT, "--prompts")
+    if paraphrases is not None and (prompts is not None or against is not None or circuit is False):
+        why = "they are for the circuit of one prompt in one model"
+        raise typer.BadParameter(why, context, param_hint="--paraphrases")
     # What needs no model is checked before anything heavy is imported, so that a mistake is answered at once.
-    from mechanome.explain.items import chat as as_chat
+    from mechanome.engine.memory import parse_budget
+    from mechanome.explain.asked import check_asked
     from mechanome.explain.items import items
     from mechanome.explain.models import check_named
 
+    for what, text in (("the prompt", prompt), ("the counterfactual", counterfactual)):
+        if text is not None:
+            check_asked(what, text)
+    if budget is not None:
+        parse_budget(budget)
     asked = None if prompts is None else items(prompts)
+    alike = () if paraphrases is None else items(paraphrases)
     if resume is not None:
         _recorded(resume)
     for named in (model, against):
@@ -84,19 +101,23 @@ def explain(
                 counterfactuals=counterfactuals,
                 seed=seed,
                 budget=budget,
+                circuit=bool(circuit),
                 out=out,
                 quiet=quiet or json,
             )
         else:
             outcome = run(
-                as_chat(prompt) if chat else prompt or "",
+                prompt or "",
                 model=model,
                 answer=answer,
                 foil=foil,
-                counterfactual=as_chat(counterfactual) if chat else counterfactual,
+                counterfactual=counterfactual,
                 counterfactuals=counterfactuals,
                 seed=seed,
                 budget=budget,
+                circuit=circuit is not False,
+                paraphrases=alike,
+                chat=chat,
                 out=out,
                 quiet=quiet or json,
             )

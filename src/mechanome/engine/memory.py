@@ -8,12 +8,14 @@ from __future__ import annotations
 import re
 from math import isfinite
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
-import torch
 
 from mechanome.core.errors import BadInput, BudgetTooSmall
+
+if TYPE_CHECKING:
+    import torch
 
 Budget = int | str | None
 
@@ -22,6 +24,8 @@ _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "M
 
 def available(device: torch.device | str = "cpu") -> int:
     """Free bytes on a device."""
+    import torch
+
     device = torch.device(device)
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
@@ -75,9 +79,11 @@ def show(size: float) -> str:
     return f"{int(size)} B"
 
 
-def nbytes(*shape: int, dtype: Any = torch.float32) -> int:
-    """Bytes of a tensor of this shape."""
-    size = torch.empty((), dtype=dtype).element_size()
+def nbytes(*shape: int, dtype: Any = None) -> int:
+    """Bytes of a tensor of this shape, of float32 by default."""
+    import torch
+
+    size = torch.empty((), dtype=torch.float32 if dtype is None else dtype).element_size()
     for n in shape:
         size *= n
     return size

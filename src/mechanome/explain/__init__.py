@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from mechanome.lazy import Package, offer
 
 if TYPE_CHECKING:
+    from mechanome.explain.circuit import PromptCircuit
     from mechanome.explain.comparison import Average, Change, ModelComparison, compare
     from mechanome.explain.components import Component
     from mechanome.explain.effects import Grid
@@ -33,6 +34,7 @@ __all__ = [
     "ModelComparison",
     "Origin",
     "Pairing",
+    "PromptCircuit",
     "Question",
     "Recurring",
     "Result",

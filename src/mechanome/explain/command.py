@@ -29,15 +29,16 @@ from mechanome.core import (
     write_json,
 )
 from mechanome.engine import load
+from mechanome.explain.asked import Asked
 from mechanome.explain.comparison import ModelComparison, again
 from mechanome.explain.done import check_weights, done, row
 from mechanome.explain.explanation import Explanation
 from mechanome.explain.fixed import settled
-from mechanome.explain.items import Item, items
+from mechanome.explain.items import Item, further, items
+from mechanome.explain.items import chat as as_chat
 from mechanome.explain.many import Explanations, Settings, Settle, as_it_is, notes_of, results
 from mechanome.explain.outcome import Found, Outcome
 from mechanome.explain.pipeline import DEFAULT_MODEL, explain
-from mechanome.explain.prompts import Asked
 
 CONFIG = "config.yaml"
 """What a run folder was asked to do."""
@@ -53,26 +54,33 @@ def run(
     counterfactuals: int = 3,
     seed: int = 0,
     budget: str | None = None,
+    circuit: bool = True,
+    paraphrases: Path | Sequence[Any] = (),
+    chat: bool = False,
     out: str | Path = "runs",
     quiet: bool = False,
 ) -> Outcome:
     """Explain one prompt, and write the run folder; if anything goes wrong, or on Ctrl-C, no folder is left.
 
     Args:
-        prompt, model, answer, foil, counterfactual, counterfactuals, seed, budget, quiet: as in `mechanome.explain`.
+        prompt, model, answer, foil, counterfactual, counterfactuals, seed, budget, circuit, paraphrases, quiet: as in
+            `mechanome.explain`.
+        chat: take prompts and counterfactuals that are texts as a user's message.
         out: where run folders are.
 
     Raises:
         MechanomeError: as `mechanome.explain`; and where the folder cannot be made.
     """
     arguments = {
-        "prompt": prompt,
+        "prompt": as_chat(prompt) if chat else prompt,
         "model": model,
         "answer": answer,
         "foil": foil,
-        "counterfactual": counterfactual,
+        "counterfactual": as_chat(counterfactual) if chat else counterfactual,
         "counterfactuals": counterfactuals,
         "budget": budget,
+        "circuit": circuit,
+        "paraphrases": _records(further(paraphrases), chat),
     }
     return _start("explain", arguments, seed, out, quiet)
 
@@ -86,13 +94,14 @@ def run_many(
     counterfactuals: int = 3,
     seed: int = 0,
     budget: str | None = None,
+    circuit: bool = False,
     out: str | Path = "runs",
     quiet: bool = False,
 ) -> Outcome:
     """Explain many prompts, and write a page for each and one about all.
 
     Args:
-        prompts, model, counterfactuals, seed, budget, quiet: as in `mechanome.explain.explain_many`.
+        prompts, model, counterfactuals, seed, budget, circuit, quiet: as in `mechanome.explain.explain_many`.
         against: a second model that is asked the same, and compared; None for none.
         chat: take text prompts and counterfactuals as a user's message.
         out: where run folders are.
@@ -101,14 +110,15 @@ def run_many(
         MechanomeError: as `explain_many`. Once a prompt is done the folder stays, also on Ctrl-C; a note on the error
             says how to go on.
     """
-    records = _records(prompts, chat)
+    records = _records(items(prompts), chat)
     for opened in filter(None, (model, against)):
-        Settings(counterfactuals, seed, budget).check(opened)
+        Settings(counterfactuals, seed, budget, circuit).check(opened)
     arguments = {
         "prompts": records,
         "model": model,
         "counterfactuals": counterfactuals,
         "budget": budget,
+        "circuit": circuit,
     }
     if against is None:
         return _start("explain-many", arguments, seed, out, quiet)
@@ -134,7 +144,7 @@ def resume(
     config = RunConfig.read(path / CONFIG)
     if config.verb not in WORK:
         raise BadInput(str(path), f"it is a run of {config.verb!r}", f"resume a run of {' or '.join(WORK)}")
-    if prompts is not None and _records(prompts, chat) != config.arguments.get("prompts"):
+    if prompts is not None and _records(items(prompts), chat) != config.arguments.get("prompts"):
         raise BadInput(str(path), "it is a run of other prompts", "resume without --prompts, or start a new run")
     for name in ("mechanome", "torch", "transformers"):
         if config.versions.get(name) != versions().get(name):
@@ -147,9 +157,9 @@ def resume(
             return _work(run, quiet)
 
 
-def _records(prompts: Path | Sequence[Any], chat: bool) -> list[dict[str, Any]]:
+def _records(asked: Sequence[Item], chat: bool) -> list[dict[str, Any]]:
     """Checked prompts as the configuration holds them."""
-    return [(item.as_chat() if chat else item).record() for item in items(prompts)]
+    return [(item.as_chat() if chat else item).record() for item in asked]
 
 
 def _start(name: str, arguments: Mapping[str, Any], seed: int, out: str | Path, quiet: bool) -> Outcome:
@@ -235,7 +245,8 @@ def _measured(
             word on each result.
     """
     seed = run.config.seed or 0
-    settings = Settings(run.config.arguments["counterfactuals"], seed, run.config.arguments["budget"])
+    given = run.config.arguments
+    settings = Settings(given["counterfactuals"], seed, given["budget"], given["circuit"])
     settings.check(model)
     before = done(run, asked, model, settings, first)
     known = {id: kept.result for id, kept in before.items()}
@@ -269,9 +280,9 @@ WORK: dict[str, Callable[[RunFolder, bool], Found]] = {
     "explain-against": _explain_against,
 }
 """Every verb: what it does in its run folder."""
-_ALL = {"model", "counterfactuals", "budget", "out"}
+_ALL = {"model", "counterfactuals", "budget", "circuit", "out"}
 ARGUMENTS: dict[str, set[str]] = {
-    "explain": {*_ALL, "prompt", "answer", "foil", "counterfactual"},
+    "explain": {*_ALL, "prompt", "answer", "foil", "counterfactual", "paraphrases"},
     "explain-many": {*_ALL, "prompts"},
     "explain-against": {*_ALL, "prompts", "against"},
 }

@@ -204,6 +204,7 @@ def compare(
     counterfactuals: int = 3,
     seed: int = 0,
     budget: Budget = None,
+    circuit: bool = False,
     quiet: bool = False,
     keep: tuple[Keep, Keep] = (lambda item, explanation: "",) * 2,
 ) -> ModelComparison:
@@ -211,7 +212,7 @@ def compare(
 
     Args:
         base, tuned: what `mechanome.load` opens, or opened models.
-        prompts, counterfactuals, seed, budget, quiet: as in `explain_many`.
+        prompts, counterfactuals, seed, budget, circuit, quiet: as in `explain_many`.
         keep: as in `explain_many`, for the base and for the tuned model.
 
     Returns:
@@ -220,7 +221,8 @@ def compare(
     Raises:
         BadInput, UnknownName, UnknownModel: as `explain_many`.
     """
-    options: dict[str, Any] = {"counterfactuals": counterfactuals, "seed": seed, "budget": budget, "quiet": quiet}
+    options: dict[str, Any] = {"counterfactuals": counterfactuals, "seed": seed, "budget": budget, "circuit": circuit}
+    options["quiet"] = quiet
     first = explain_many(items(prompts), base, **options, keep=keep[0])
     second = explain_many([again(result) for result in first], tuned, **options, keep=keep[1], settle=settled)
     return ModelComparison(first, second)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from mechanome.core import TooFewRows
-from mechanome.engine import Site
+from mechanome.engine import Batch, Model, Site
 from mechanome.explain.effects import TOKENS, Grid
 from mechanome.explain.pair import Pair
 from mechanome.explain.tokens import whole
@@ -85,10 +85,13 @@ class Component:
     @property
     def attended(self) -> tuple[tuple[int, float], ...]:
         """The positions a head attends to most, with their weights."""
-        if self.attends is None:
-            return ()
-        weights, places = self.attends.topk(min(ATTENDED, self.position + 1))
-        return tuple(zip(places.tolist(), weights.tolist()))
+        return () if self.attends is None else most_attended(self.attends, self.position)
+
+
+def most_attended(row: Tensor, query: int) -> tuple[tuple[int, float], ...]:
+    """The positions with the largest weights in a row of a pattern, `[pos]`, with these; none behind the query."""
+    weights, places = row.topk(min(ATTENDED, query + 1))
+    return tuple(zip(places.tolist(), weights.tolist()))
 
 
 def name_of(site: Site) -> str:
@@ -167,7 +170,8 @@ def components(pair: Pair, ranked: Ranking) -> tuple[Component, ...]:
         raise TooFewRows(f"the parts of {pair.model.name}", why, "explain a model with more layers or heads")
     listed = [*ranked.echoes, *ranked.named]
     places = _places(pair, listed)
-    rows = _attention(pair, [(site, places[site][0]) for site in listed if site.head is not None])
+    heads = [(site, places[site][0]) for site in listed if site.head is not None]
+    rows = attention(pair.model, pair.question.clean, heads)
     return tuple(
         Component(s, ranked.restored[s], ranked.broken[s], *places[s], echo=s in ranked.echoes, attends=rows.get(s))
         for s in listed
@@ -219,11 +223,17 @@ def _likeliest(pair: Pair, site: Site, positions: Sequence[int], most: int) -> l
     return [positions[i] for i in sorted(estimate.topk(most).indices.tolist())]
 
 
-def _attention(pair: Pair, queries: Sequence[tuple[Site, int]]) -> dict[Site, Tensor]:
-    """Per head, the row of its attention pattern in the prompt at the query given, `[pos]`."""
-    served = [(site, q) for site, q in queries if pair.model.serves(f"pattern.{site.layer}")]
+def attention(model: Model, prompt: Batch, queries: Sequence[tuple[Site, int]]) -> dict[Site, Tensor]:
+    """Per head, the row of its attention pattern at the query given, `[pos]`; only of heads whose pattern is served.
+
+    Args:
+        model: an opened model.
+        prompt: one row.
+        queries: heads, each with a position.
+    """
+    served = [(site, q) for site, q in queries if model.serves(f"pattern.{site.layer}")]
     if not served:
         return {}
     wanted = sorted({f"pattern.{site.layer}" for site, _ in served})
-    run = pair.model.run(pair.question.clean, capture=wanted, logits=False)
+    run = model.run(prompt, capture=wanted, logits=False)
     return {s: run[f"pattern.{s.layer}"][0, s.head, q].float().cpu() for s, q in served}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mechanome.explain import document_parts, document_tokens, headline, story
+from mechanome.explain import document_circuit, document_parts, document_tokens, headline, story
 from mechanome.explain.explanation import Explanation
 from mechanome.explain.tokens import quoted, whole
 from mechanome.explain.verification import LEVEL, MUST_KEEP, MUST_REMOVE, RANDOM_AT_MOST
@@ -54,13 +54,16 @@ def _sections(e: Explanation) -> Iterator[Section]:
     yield document_parts.verification(e)
     if e.stability.comparisons:
         yield document_parts.stability(e)
+    if e.circuit is not None:
+        yield from document_circuit.circuit(e.circuit)
 
 
 def _measured(e: Explanation) -> Iterator[Line]:
     q = e.question
+    ranked = "; the edges of the circuit are ranked by one, and then run" if e.circuit is not None else ""
     yield (
         "Every effect here is exact: measured by running the unmodified model with one thing changed. None is a "
-        "gradient estimate; where a long prompt has too many places, an estimate chooses which are measured.",
+        f"gradient estimate; where a long prompt has too many places, an estimate chooses which are measured{ranked}.",
     )
     yield ("Choices. ", "; ".join(q.choices) + "." if q.choices else "Answer, foil and counterfactual were given.")
     yield (
@@ -82,7 +85,7 @@ def _measured(e: Explanation) -> Iterator[Line]:
 
 _LIMITS: tuple[Line, ...] = (
     ("One prompt against one counterfactual. That the parts matter here does not show that they do this job elsewhere; "
-     "other counterfactuals, where they could be made, are compared in the last section.",),
+     "other counterfactuals, where they could be made, are compared in a section of their own.",),
     ("Only what differs between the two prompts is traced. What both share, such as the grammar of the sentence, "
      "is needed too and stays invisible; hiding tokens shows some of it.",),
     ("That a part carries the answer does not say what it computes.",),

@@ -69,7 +69,7 @@ def parts(e: Explanation) -> Section:
         method=("Exact: activation patching, one run a cell; no gradient estimate.", *_notes(*e.parts)),
         limit=(
             "Effects of single parts need not add up: parts stand in for each other, and later parts react to "
-            "earlier ones. The last section tests them together.",
+            "earlier ones. The test below takes them together.",
         ),
     )
 

@@ -42,7 +42,7 @@ class Done:
 
 def stamp(item: Item, model: str, settings: Settings) -> str:
     """A hash of what decides a result; the budget does not."""
-    facts = [item.record(), model, settings.counterfactuals, settings.seed]
+    facts = [item.record(), model, settings.counterfactuals, settings.seed, settings.circuit]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 

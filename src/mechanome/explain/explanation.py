@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from mechanome.core import Table, plain
+from mechanome.explain.circuit import PromptCircuit
 from mechanome.explain.components import Component, cut_remark
 from mechanome.explain.direct import Direct
 from mechanome.explain.effects import Grid
@@ -65,6 +66,7 @@ class Explanation:
         seconds: wall time of each part of the work.
         left_out: what could not be measured on this model, and why.
         cut: further parts that are strong enough to be named, but beyond the number that is.
+        circuit: how few edges of the model's graph are enough, None where that was not asked for or cannot be had.
     """
 
     question: Question
@@ -85,6 +87,7 @@ class Explanation:
     seconds: Mapping[str, float]
     left_out: tuple[str, ...] = field(default=())
     cut: int = 0
+    circuit: PromptCircuit | None = None
 
     @property
     def explained(self) -> bool:
@@ -101,7 +104,8 @@ class Explanation:
         """Remarks on how it was measured: what was left out, and where a long prompt was measured in part."""
         notes = [note for grid in (self.flow, *self.parts) for note in grid.notes]
         cut = [cut_remark(self.cut)] if self.cut else []
-        return tuple(dict.fromkeys((*self.left_out, *cut, *self.origin.notes, *notes)))
+        circuit = () if self.circuit is None else self.circuit.notes
+        return tuple(dict.fromkeys((*self.left_out, *cut, *circuit, *self.origin.notes, *notes)))
 
     def table(self) -> Table:
         """The named parts with their effects."""

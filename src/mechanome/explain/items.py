@@ -16,7 +16,7 @@ from mechanome.core import BadInput, UnknownName, nearest
 from mechanome.core.files import existing
 
 if TYPE_CHECKING:
-    from mechanome.explain.prompts import Asked
+    from mechanome.explain.asked import Asked
     from mechanome.tasks import Task
 
 
@@ -85,6 +85,11 @@ def items(prompts: Path | Sequence[Any] | Task) -> tuple[Item, ...]:
             raise BadInput(f"{place}: id {item.id!r}", f"{places[item.id]} has it, too", "give every prompt its own id")
         places[item.id] = place
     return made
+
+
+def further(prompts: Path | Sequence[Any] | Task) -> tuple[Item, ...]:
+    """As `items`, but there may be none: an empty list."""
+    return () if isinstance(prompts, Sequence) and not prompts else items(prompts)
 
 
 def _examples(prompts: Any) -> Sequence[Any]:

@@ -170,12 +170,13 @@ class Settings:
     """What is the same for all prompts.
 
     Args:
-        counterfactuals, seed, budget: as in `mechanome.explain`.
+        counterfactuals, seed, budget, circuit: as in `mechanome.explain`.
     """
 
     counterfactuals: int = 3
     seed: int = 0
     budget: Budget = None
+    circuit: bool = False
 
     def check(self, model: Opened) -> None:
         """Refuse what no prompt could be explained with, before the model is opened."""
@@ -189,6 +190,7 @@ def explain_many(
     counterfactuals: int = 3,
     seed: int = 0,
     budget: Budget = None,
+    circuit: bool = False,
     quiet: bool = False,
     keep: Keep = lambda item, explanation: "",
     settle: Settle = as_it_is,
@@ -199,6 +201,7 @@ def explain_many(
         prompts: the path of a file, `.jsonl` or `.txt` with one prompt a line; or a list of texts, of chats, or of
             mappings with `prompt` and, where fixed, `answer`, `foil`, `counterfactual` and `id`; or a `Task`.
         model, counterfactuals, seed, budget, quiet: as in `mechanome.explain`.
+        circuit: find the circuit of every prompt, too, from its own ranking of edges; it stands on the prompt's page.
         keep: called with every prompt and its whole explanation, which nobody else keeps; returns the place of a page
             that the summary then links to, or an empty text.
         settle: has the last word on every result.
@@ -211,7 +214,7 @@ def explain_many(
         UnknownModel: a model that cannot be opened. What one prompt is refused for is its result, and raises nothing.
     """
     checked = items(prompts)
-    settings = Settings(counterfactuals, seed, budget)
+    settings = Settings(counterfactuals, seed, budget, circuit)
     settings.check(model)
     with Bar("explaining", len(checked), quiet) as bar:
         opened = load(model)
@@ -256,6 +259,7 @@ def _one(item: Item, model: Model, settings: Settings, keep: Keep) -> Result:
             counterfactuals=settings.counterfactuals,
             seed=settings.seed,
             budget=settings.budget,
+            circuit=settings.circuit,
             quiet=True,
         )
         verdict: Verdict = "explained" if found.explained else "not explained"

@@ -3,38 +3,39 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 from torch import nn
 
-from mechanome.core import NotServed, stage, versions
+from mechanome.core import BadInput, BudgetTooSmall, MechanomeError, NotFinite, NotServed, stage, versions
 from mechanome.engine import Model, load
 from mechanome.engine.memory import Budget
+from mechanome.explain.asked import Asked
+from mechanome.explain.circuit import prompt_circuit
 from mechanome.explain.components import KINDS, components, every_site, ranking
 from mechanome.explain.direct import direct
 from mechanome.explain.effects import Grid, flow, having, parts
 from mechanome.explain.explanation import Explanation, Origin
 from mechanome.explain.hiding import hide
 from mechanome.explain.importance import importance
-from mechanome.explain.items import items
+from mechanome.explain.items import further, items
 from mechanome.explain.lens import lens
 from mechanome.explain.pair import Pair
-from mechanome.explain.prompts import Asked
 from mechanome.explain.question import ask
 from mechanome.explain.refusals import refuse_early
 from mechanome.explain.stability import stability
 from mechanome.explain.tokens import Prediction
 from mechanome.explain.verification import verify
-from mechanome.tasks import Example
+from mechanome.tasks import Example, Task
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
+_NO_CIRCUIT = (NotServed, NotFinite, BudgetTooSmall)
+"""Refusals that cost the circuit, and not the explanation."""
 SHOWN = 10
 """Next tokens listed after the prompt and after the counterfactual."""
-
-T = TypeVar("T")
 
 
 def explain(
@@ -47,6 +48,8 @@ def explain(
     counterfactuals: int = 3,
     seed: int = 0,
     budget: Budget = None,
+    circuit: bool = True,
+    paraphrases: Path | Sequence[Any] | Task = (),
     quiet: bool = False,
 ) -> Explanation:
     """Explain why a language model continues a prompt as it does, and test the explanation.
@@ -65,6 +68,9 @@ def explain(
             made, automatic ones besides.
         seed: of the random sets of parts that the explanation is compared with.
         budget: memory for the largest piece of work, such as "2GB"; None for a quarter of what is free.
+        circuit: find the circuit, too: how few edges of the model's graph are enough.
+        paraphrases: further prompts of the same behavior, as `explain_many` takes them (a file, a list, a `Task`); for
+            the circuit their rankings of edges are tried beside the prompt's own.
         quiet: no progress.
 
     Returns:
@@ -82,7 +88,10 @@ def explain(
         answer = item.answer if answer is None else answer
         foil = item.foil if foil is None else foil
         counterfactual = item.counterfactual if counterfactual is None else counterfactual
-    refuse_early(prompt, model, answer, foil, counterfactual, counterfactuals, seed, budget)
+    alike = further(paraphrases)
+    if alike and not circuit:
+        raise BadInput("paraphrases", "they are for the circuit, which is not asked for", "leave one of both out")
+    refuse_early(prompt, model, answer, foil, counterfactual, counterfactuals, seed, budget, circuit)
     clock = _Clock(quiet)
     with clock.part("open the model"):
         opened = load(model)
@@ -118,6 +127,10 @@ def explain(
         verified = verify(pair, grids, named, seed)
     with clock.part("other counterfactuals"):
         steady = stability(opened, question, grids, named, counterfactuals - 1, budget, quiet)
+    wired = None
+    if circuit:
+        with clock.part("circuit"), _optional("circuit", left_out, _NO_CIRCUIT):
+            wired = prompt_circuit(opened, question, grids, named, alike, budget, quiet)
     return Explanation(
         question=question,
         prediction=Prediction.of(opened, question.clean_logits, SHOWN),
@@ -137,6 +150,7 @@ def explain(
         seconds=clock.seconds,
         left_out=tuple(left_out),
         cut=ranked.cut,
+        circuit=wired,
     )
 
 
@@ -160,11 +174,13 @@ class _Clock:
 
 
 @contextmanager
-def _optional(what: str, left_out: list[str]) -> Iterator[None]:
-    """A part that some models cannot serve: it is left out, and the result says why."""
+def _optional(
+    what: str, left_out: list[str], refusals: tuple[type[MechanomeError], ...] = (NotServed,)
+) -> Iterator[None]:
+    """A part that some models cannot serve, or that is refused otherwise: it is left out, and the result says why."""
     try:
         yield
-    except NotServed as refusal:
+    except refusals as refusal:
         left_out.append(f"{what} left out: {refusal.why or refusal.what}")
 
 

@@ -6,17 +6,11 @@ system message of its own) belongs to the model: it is run and shown, but never 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from mechanome.core import BadInput
 from mechanome.engine import Batch, Model
-from mechanome.engine.token_rows import is_message
-
-Message = Mapping[str, str]
-Asked = str | Sequence[Message]
-"""A text, or a chat: messages with "role" and "content"."""
+from mechanome.explain.asked import Asked, Message, check_asked
 
 _MARK = "\ue000{}\ue001"
 """Stands for the content of one message while its place in the template is looked for; private-use characters."""
@@ -87,27 +81,6 @@ class Prompt:
 
     def _message(self, position: int) -> int:
         return next(n for n, places in enumerate(self.places) if position in places)
-
-
-def check_asked(what: str, asked: Any) -> None:
-    """Whether something can be a prompt at all.
-
-    Raises:
-        BadInput: neither text nor chat, or empty.
-    """
-    if isinstance(asked, str):
-        if not asked:
-            raise BadInput(what, "it is empty", "write some text")
-        return
-    chat = isinstance(asked, Sequence) and not isinstance(asked, bytes | bytearray)
-    if not chat or not all(is_message(m) and isinstance(m["content"], str) for m in asked):
-        raise BadInput(
-            f"{what} of type {type(asked).__name__}",
-            "one text or one chat is explained at a time",
-            "pass a string, or a list such as [{'role': 'user', 'content': 'some text'}]",
-        )
-    if not any(m["content"].strip() for m in asked):
-        raise BadInput(what, "the chat is empty", "write a message")
 
 
 def _places(model: Model, chat: Sequence[Message]) -> tuple[tuple[int, ...], ...]:

@@ -15,9 +15,10 @@ from torch import Tensor
 from mechanome.core import BadInput, NotFinite, NotServed, ShapeMismatch
 from mechanome.engine import Batch, LogitDiff, Model
 from mechanome.explain.answers import Continuation, Score, Scores, fork, parting, read, whole_scores
+from mechanome.explain.asked import Asked, Message
 from mechanome.explain.choices import choose_answer, choose_foil, next_logits
 from mechanome.explain.counterfactual import Swap
-from mechanome.explain.prompts import Asked, Message, Prompt
+from mechanome.explain.prompts import Prompt
 from mechanome.explain.subject import Subject
 from mechanome.explain.tokens import Prediction, Token, percent, quoted
 from mechanome.report import number

@@ -51,6 +51,7 @@ def record(e: Explanation) -> dict[str, Any]:
             "keep": _trial(e.verification.kept),
         },
         "stability": {**_stability(e.stability), "of_verified_parts": e.explained},
+        "circuit": None if e.circuit is None else e.circuit.record(),
         "model": vars(e.origin),
         "versions": dict(e.versions),
         "seed": e.seed,

@@ -8,8 +8,8 @@ from typing import Any
 from mechanome.core import BadInput
 from mechanome.engine.memory import Budget, parse_budget
 from mechanome.engine.plain import whole
+from mechanome.explain.asked import Asked, check_asked
 from mechanome.explain.models import check_named
-from mechanome.explain.prompts import Asked, check_asked
 from mechanome.explain.tokens import quoted
 
 
@@ -22,6 +22,7 @@ def refuse_early(
     counterfactuals: int,
     seed: int,
     budget: Budget,
+    circuit: bool,
 ) -> None:
     """Check the arguments of `explain`; those that need the model are checked by `ask`.
 
@@ -44,6 +45,8 @@ def refuse_early(
         if number is None or number < least:
             why = f"it must be a whole number of at least {least}"
             raise BadInput(f"{name}={value!r}", why, f"give one such as {least + 2}")
+    if not isinstance(circuit, bool):
+        raise BadInput(f"circuit={circuit!r}", "it is yes or no", "give True or False")
     parse_budget(budget)
     if isinstance(model, str | Path):
         check_named(model)

@@ -8,10 +8,10 @@ from typing import Any, Literal, get_args
 
 from mechanome.core import plain
 from mechanome.engine import Site
+from mechanome.explain.asked import Asked
 from mechanome.explain.effects import Grid
 from mechanome.explain.explanation import Explanation
 from mechanome.explain.items import Item
-from mechanome.explain.prompts import Asked
 from mechanome.explain.question import Question
 from mechanome.explain.tokens import Prediction
 

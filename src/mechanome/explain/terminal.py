@@ -12,6 +12,7 @@ from rich.text import Text
 from mechanome.explain import headline, story
 from mechanome.explain.components import cut_remark
 from mechanome.explain.explanation import Explanation
+from mechanome.explain.terminal_circuit import circuit
 from mechanome.explain.terminal_text import Unbroken, hanging, line, table, token
 from mechanome.explain.terminal_tokens import tokens
 from mechanome.explain.tokens import whole
@@ -62,6 +63,9 @@ def _blocks(e: Explanation) -> Iterator[Any]:
     if e.stability.comparisons:
         yield Text()
         yield _comparisons(e)
+    if e.circuit is not None:
+        yield Text()
+        yield from circuit(e.circuit)
     yield Text()
     yield from (hanging("\u00b7", Unbroken(remark, style="dim")) for remark in _remarks(e))
 
@@ -79,6 +83,8 @@ def _remarks(e: Explanation) -> Iterator[str]:
     if e.cut:
         yield cut_remark(e.cut)
     yield from e.left_out
+    if e.circuit is not None:
+        yield from e.circuit.notes
     yield from e.origin.notes
 
 
