@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from auto_circuit.data import PromptDataLoader, PromptDataset, collate_fn
+from auto_circuit.data import PromptDataLoader, PromptDataset
 from auto_circuit.prune import run_circuits
 from auto_circuit.prune_algos.ACDC import acdc_prune_scores
 from auto_circuit.prune_algos.mask_gradient import mask_gradient_prune_scores
@@ -125,9 +125,7 @@ def _loader(pairs: Pairs) -> PromptDataLoader:
     count = len(pairs.clean)
     answers, foils = ([torch.tensor([token])] * count for token in (pairs.answer, pairs.foil))
     dataset = PromptDataset(pairs.clean, pairs.corrupted, answers, foils)
-    return PromptDataLoader(
-        dataset, seq_len=None, diverge_idx=0, batch_size=count, shuffle=False, collate_fn=collate_fn
-    )
+    return PromptDataLoader(dataset, seq_len=None, diverge_idx=0, batch_size=count, shuffle=False)
 
 
 def _layout(model: Any) -> Layout:
