@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +53,18 @@ def test_peaks_are_the_smallest_of_the_best() -> None:
     assert measuring._differences([curves], [0])[0].tolist() == pytest.approx([-0.1, 0.0])
 
 
+def test_a_circuit_that_always_names_its_class_detects_nothing() -> None:
+    kept, right = np.ones((4, 2, 2)), np.ones((4, 5, 2, 2))
+    called = np.zeros((3, 2, 2))
+    called[0, :, 0] = called[1:] = 1
+    found = measuring._detection([Curves(kept, right)], [called], replace(SMALL, shares=(0.3, 0.6)))
+    assert found["detection-certified"].interval.estimate == 1 and "K = 0.6" in found["detection-certified"].note
+    assert found["detection-plain"].interval.estimate == 0.5
+    assert (
+        found["detection-minus-plain"].interval.estimate == found["detection-minus-same-size"].interval.estimate == 0.5
+    )
+
+
 def test_what_is_not_defined_is_left_out_and_counted() -> None:
     found = measuring.over([1.0, float("nan"), 3.0], "why")
     assert found.interval is not None and found.interval.estimate == 2 and found.interval.n == 2
@@ -78,7 +91,9 @@ def test_circuits_of_a_network_are_measured() -> None:
         # With every channel the circuit is the network.
         assert right[1, :, :, 2].mean(1).tolist() == pytest.approx(found["full"])
     assert bool((found["relevance"]["kept"] != found["rank"]["kept"]).any())
-    assert found["iou"].shape == (2, 8, 3) and found["elsewhere"].shape == (2, 8, 3) and found["cost"].shape == (8,)
+    assert found["iou"].shape == (3, 8, 3) and found["elsewhere"].shape == (2, 3, 8, 3) and found["cost"].shape == (8,)
+    said = found["elsewhere"]
+    assert bool((said.sum(0) <= 1).all()), "no image of another class is done right and called the circuit's class"
     assert float(found["iou"].nan_to_num().min()) >= 0 and float(found["iou"].nan_to_num().max()) <= 1
     assert float(found["cost"].min()) > 1
 

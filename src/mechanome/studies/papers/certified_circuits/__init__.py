@@ -46,7 +46,7 @@ class Settings:
     candidates: int = 400
     node_shares: tuple[float, ...] = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7)
     crops: int = 40
-    photo_shares: tuple[float, ...] = (0.5, 0.7, 0.8, 0.9, 0.95)
+    photo_shares: tuple[float, ...] = (0.6, 0.8, 0.9, 0.95, 0.98, 1.0)
 
 
 def _measure(context: Context[Settings]) -> Measured:
@@ -122,6 +122,14 @@ STUDY = Study(
         Quantity("other-classes-plain", "accuracy of plain circuits on images of other classes, at their peak"),
         Quantity("iou-certified", "IoU of certified circuits from two halves of the images"),
         Quantity("iou-plain", "IoU of plain circuits of the same size from two halves of the images"),
+        Quantity("iou-both", "IoU of certified circuits with the plain ones of the same size, of the same images"),
+        Quantity("detection-certified", "peak of the mean of own images done right and of others not called the class"),
+        Quantity("detection-plain", "the same of plain circuits; a circuit that always names its class has 0.5"),
+        Quantity("detection-minus-plain", "certified minus plain, each at its peak"),
+        Quantity("detection-minus-same-size", "certified minus plain of the same size, at the certified peak"),
+        Quantity(
+            "detection-dropped", "share of the plain peak's channels that the certified circuit drops at its peak"
+        ),
         *(
             Quantity(f"{scorer}-{name}", f"scorer '{scorer}': {what}")
             for scorer in SCORERS[1:]

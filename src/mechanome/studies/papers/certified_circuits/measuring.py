@@ -180,16 +180,33 @@ def _network(networks: Sequence[Mapping[str, Any]], size: Settings) -> dict[str,
         "all-shares-minus-random": over(everywhere(RANDOM), _EACH),
         "iou-certified": over(_mean_known(iou[:, 0]), _EACH),
         "iou-plain": over(_mean_known(iou[:, 1]), _EACH),
+        "iou-both": over(_mean_known(iou[:, 2]), f"mean over K below 1; {_EACH}"),
     }
     for i, name in enumerate(("certified", "plain")):
-        values = [other[i, :, each.peak(i)] for other, each in zip(elsewhere, curves)]
+        values = [other[0, i, :, each.peak(i)] for other, each in zip(elsewhere, curves)]
         effects[f"other-classes-{name}"] = over(values, _EACH)
+    effects |= _detection(curves, [other[1] for other in elsewhere], size)
     for scorer in SCORERS[1:]:
         found = _curves(networks, scorer)
         effects[f"{scorer}-dropped"] = over([_dropped(each) for each in found], _EACH)
         effects[f"{scorer}-peak"] = over(_differences(found, sets[:1]), _EACH)
         effects[f"{scorer}-shifted"] = over(_differences(found, shifted), _EACH)
     return effects
+
+
+def _detection(curves: Sequence[Curves], called: Sequence[np.ndarray], size: Settings) -> dict[str, Effect]:
+    """Circuits as detectors of their class: the mean of images of it done right and of others not called it."""
+    found = [Curves(each.kept[:3], ((each.right[:3, 0] + 1 - said) / 2)[:, None]) for each, said in zip(curves, called)]
+    at = {m: f"{_EACH}; at K = {_peaks(found, m, size)}" for m in (CERTIFIED, PLAIN)}
+    return {
+        "detection-certified": over([each.at_peak(CERTIFIED, 0) for each in found], at[CERTIFIED]),
+        "detection-plain": over([each.at_peak(PLAIN, 0) for each in found], at[PLAIN]),
+        "detection-minus-plain": over(_differences(found, [0]), _EACH),
+        "detection-minus-same-size": over(
+            [each.at_peak(CERTIFIED, 0) - each.at_peak(SAME, 0, CERTIFIED) for each in found], _EACH
+        ),
+        "detection-dropped": over([_dropped(each) for each in found], _EACH),
+    }
 
 
 def _as_good(each: Curves) -> tuple[float, float]:

@@ -35,9 +35,10 @@ def measured(seed: int, weights: dict[str, Tensor], size: Settings) -> dict[str,
 
     Returns:
         full: accuracy on each set; per scorer, `kept [method, class, share]` (share of channels kept) and
-        `right [method, set, class, share]`; for relevance also `elsewhere [2, class, share]`, accuracy on images of
-        other classes (certified, plain), `iou [2, class, share]` of two halves (certified, plain of the same size), and
-        `cost [class]`.
+        `right [method, set, class, share]`; for relevance also `elsewhere [2, 3, class, share]`, of images of other
+        classes the share done right and the share called the circuit's class (certified, plain, same size);
+        `iou [3, class, share]` of circuits from two halves (certified, plain of the same size) and of the certified
+        with the plain one of its size; and `cost [class]`.
     """
     module = SmallResNet(len(CLASSES))
     module.load_state_dict(weights)
@@ -56,7 +57,7 @@ def measured(seed: int, weights: dict[str, Tensor], size: Settings) -> dict[str,
     scored = [channel_scores(channels, concept.of(c).images, concept.of(c).labels) for c in labels]
     found["iou"] = torch.stack([_halves(channels, each, size) for each in scored], 1)
     found["cost"] = torch.tensor([_cost(channels, concept.of(c), size) for c in labels])
-    found["elsewhere"] = torch.stack([_elsewhere(channels, scored[c], sets[0], c, size) for c in labels], 1)
+    found["elsewhere"] = torch.stack([_elsewhere(channels, scored[c], sets[0], c, size) for c in labels], 2)
     return found
 
 
@@ -101,19 +102,20 @@ def _by_method(values: Tensor, shares: int, abstentions: int) -> Tensor:
 
 
 def _halves(channels: Channels, scores: Effects, size: Settings) -> Tensor:
-    """IoU of circuits from two halves: certified, and plain of the same size, `[2, share]`; NaN where none is."""
+    """IoU of circuits from two halves, certified and plain of the same size, and of these two, `[3, share]`.
+
+    NaN where none is certified.
+    """
     half = scores.inputs // 2
     parts = [Effects(scores.values[:half], scores.components), Effects(scores.values[half:], scores.components)]
     found = [circuits(channels, part, size.shares, size.masks) for part in parts]
     means = [part.values.double().mean(0) for part in parts]
-    pairs = [
-        (
-            overlap(a.certified_in, b.certified_in),
-            overlap(*(same_size(c, mean, "highest", channels.groups) for c, mean in zip((a, b), means))),
-        )
-        for a, b in zip(*found)
-    ]
-    return torch.tensor(pairs, dtype=torch.float64).T
+    rows = []
+    for pair in zip(*found):
+        certified = [c.certified_in for c in pair]
+        plain = [same_size(c, mean, "highest", channels.groups) for c, mean in zip(pair, means)]
+        rows.append([overlap(*certified), overlap(*plain), overlap(certified[0], plain[0])])
+    return torch.tensor(rows, dtype=torch.float64).T
 
 
 def overlap(a: Tensor, b: Tensor) -> float:
@@ -123,14 +125,17 @@ def overlap(a: Tensor, b: Tensor) -> float:
 
 
 def _elsewhere(channels: Channels, scores: Effects, images: Shapes, label: int, size: Settings) -> Tensor:
-    """Accuracy of a class's circuits, certified and plain, on images of other classes, `[2, share]`."""
+    """What a class's circuits say of images of other classes: right, and their own class, `[2, method, share]`."""
     others = images.labels != label
     rest = Shapes(images.images[others], images.labels[others], images.grounds[others])
     found = circuits(channels, scores, size.shares, size.masks)
-    kept = torch.stack([c.certified_in for c in found] + [c.found for c in found])
-    few = torch.arange(0, len(rest), max(1, len(rest) // size.tests))
-    some = Shapes(rest.images[few], rest.labels[few], rest.grounds[few])
-    return _right(channels, some, kept).unflatten(0, (2, len(size.shares)))
+    mean = scores.values.double().mean(0)
+    kept = [c.certified_in for c in found] + [c.found for c in found]
+    kept += [same_size(c, mean, "highest", channels.groups) for c in found]
+    few = torch.arange(0, len(rest), max(1, len(rest) // (2 * size.tests)))
+    said = prune_channels(channels, rest.images[few], torch.stack(kept)).argmax(-1)
+    answers = torch.stack([said == rest.labels[few], said == label]).double().mean(2)
+    return answers.unflatten(1, (3, len(size.shares)))
 
 
 def _cost(channels: Channels, concept: Shapes, size: Settings) -> float:
