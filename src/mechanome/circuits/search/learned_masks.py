@@ -1,8 +1,8 @@
 """Learned masks: all edges at once, by gradient.
 
 Each edge has a gate; what the model says under masks stays close to what it says, while a size or a price closes gates.
-With the hard-concrete gate and a size this is edge pruning (Bhaskar et al. 2024), with two changes: other edges carry
-what the intervention says, which is the same there, and the size is asked for on a logarithmic scale.
+With the hard-concrete gate and a size this is edge pruning (Bhaskar et al. 2024), but for the size, which is asked for
+on a logarithmic scale, and for what is kept in the end: exactly so many edges, those of the largest logits.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 from mechanome.circuits.circuit import Circuit
 from mechanome.circuits.graph import Graph, same_graph
 from mechanome.circuits.interventions import Intervention
-from mechanome.circuits.search.found import Found, trimmed
+from mechanome.circuits.search.found import Found, empty_edges, trimmed
 from mechanome.circuits.search.gates import GATES
 from mechanome.circuits.search.limits import one_limit, size_up_to, worth
 from mechanome.circuits.search.mask_training import Loss, Moment, train_masks
@@ -85,8 +85,10 @@ def learned_mask(
     if not total:
         raise BadInput("start=", "it has no edges", "give a circuit with edges, or None")
     asked = None if size is None else size_up_to(size, total, "edges to choose from")
-    sparse = Price(worth(threshold)) if asked is None else TargetSize(asked, total)
+    price = worth(threshold) if asked is None else 0.0
     runner = Runner.of(graph, data, metric, function, intervention=intervention, budget=budget, batch=batch, seed=seed)
+    (empty,), own = runner.values(empty_edges(graph)[None]), runner.own()
+    sparse = Price(price) if asked is None else TargetSize(asked, total, scale=abs(empty - own) or 1.0)
 
     def loss(moment: Moment) -> Tensor:
         found = moment.cost(moment.draw()) + sparse(moment)
@@ -107,5 +109,5 @@ def learned_mask(
     edges = history.edges(asked)[0]
     circuit, notes = trimmed(graph, edges, runner.ready.intervention.kind, prune)
     (value,) = runner.values(edges[None])
-    reached = f"{name} of the circuit {value:.4g}, of the model {runner.own():.4g}"
-    return Found(circuit, gate, None, steps + 1, (reached, *notes), history)
+    reached = f"{name} of the circuit {value:.4g}, of the model {own:.4g}, of the empty circuit {empty:.4g}"
+    return Found(circuit, gate, None, steps + 2, (reached, *notes), history)

@@ -47,11 +47,11 @@ class Moment:
     @cached_property
     def open(self) -> Tensor:
         """The expected number of open edges, `[circuit]`; differentiable."""
-        return (self.gate.open(self.logits) * self.allowed).sum((1, 2))
+        return (self.gate.open(self.logits, self.progress) * self.allowed).sum((1, 2))
 
     def draw(self) -> Tensor:
         """Masks drawn anew, `[circuit, source, target]`."""
-        return self.gate.sample(self.logits) * self.allowed
+        return self.gate.sample(self.logits, self.progress) * self.allowed
 
     def said(self, masks: Tensor) -> Said:
         """What the model says under masks `[circuit, source, target]`; differentiable."""

@@ -57,7 +57,9 @@ SEARCHES: dict[str, Search] = {
     "acdc": Search("edges are taken out one by one, from the outputs backward, where hardly anything changes", acdc),
     "edge-pruning": Search("masks of hard-concrete gates", learned_mask, fixed={"gate": "hard-concrete"}),
     "gumbel": Search("masks of drawn gates", learned_mask, fixed={"gate": "gumbel"}),
-    "deterministic": Search("masks of gates that are open or not", learned_mask, fixed={"gate": "deterministic"}),
+    "deterministic": Search(
+        "masks of gates that close slowly, without noise", learned_mask, fixed={"gate": "deterministic"}
+    ),
 }
 
 

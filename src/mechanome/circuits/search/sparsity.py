@@ -36,11 +36,13 @@ class TargetSize(nn.Module):
 
     Args:
         size: how many edges. total: how many may be open. circuits: how many circuits.
+        scale: a cost that counts, such as that of the empty circuit: multipliers are in these units, so that the units
+            of the objective do not matter.
     """
 
-    def __init__(self, size: int, total: int, circuits: int = 1) -> None:
+    def __init__(self, size: int, total: int, circuits: int = 1, scale: float = 1.0) -> None:
         super().__init__()
-        self.size, self.total = size, total
+        self.size, self.total, self.scale = size, total, scale
         self.linear = nn.Parameter(torch.zeros(circuits))
         self.square = nn.Parameter(torch.zeros(circuits))
 
@@ -51,4 +53,4 @@ class TargetSize(nn.Module):
     def forward(self, moment: Moment) -> Tensor:
         """What the excess costs, `[circuit]`."""
         excess = (moment.open / self.target(moment.progress)).log()
-        return self.linear * excess + self.square * excess.square()
+        return self.scale * (self.linear * excess + self.square * excess.square())
