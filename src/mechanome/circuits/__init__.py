@@ -1,12 +1,15 @@
 """Circuits: graphs of parts, scores of edges, sets of edges, running them, and how far to trust them."""
 
 from mechanome.circuits.attribution import QUADRATURES
+from mechanome.circuits.certification import Certificate, certify, load_certificate, save_certificate
+from mechanome.circuits.channels import Channels, channel_scores, prune_channels
 from mechanome.circuits.circuit import Circuit, stack
 from mechanome.circuits.circuit_files import load_circuit, load_eap_ig, save_circuit, save_eap_ig
 from mechanome.circuits.execution import Executed, Prepared, execute
 from mechanome.circuits.graph import Graph
 from mechanome.circuits.interventions import Intervention
 from mechanome.circuits.layers import Group, Layer
+from mechanome.circuits.layerwise import SelectEach
 from mechanome.circuits.measured import Measured
 from mechanome.circuits.metrics import (
     SIZES,
@@ -64,6 +67,8 @@ __all__ = [
     "QUERY_METHODS",
     "SEARCHES",
     "SIZES",
+    "Certificate",
+    "Channels",
     "Circuit",
     "CircuitPicture",
     "Decisions",
@@ -86,6 +91,7 @@ __all__ = [
     "Screened",
     "Search",
     "Select",
+    "SelectEach",
     "SizeCurve",
     "StabilityReport",
     "Training",
@@ -93,6 +99,8 @@ __all__ = [
     "accuracy",
     "acdc",
     "bootstrap_circuits",
+    "certify",
+    "channel_scores",
     "circuit_error",
     "completeness",
     "divergence",
@@ -101,13 +109,16 @@ __all__ = [
     "greedy",
     "iou",
     "learned_mask",
+    "load_certificate",
     "load_circuit",
     "load_eap_ig",
     "metrics_table",
     "minimality",
     "ndf",
+    "prune_channels",
     "query_circuits",
     "required_n",
+    "save_certificate",
     "save_circuit",
     "save_eap_ig",
     "scores",
