@@ -31,6 +31,8 @@ class Block:
     norm2: Projection
     mlp: Projection
     parallel: bool = False
+    pieces: Callable[[Tensor], tuple[dict[str, Tensor], Tensor]] | None = None
+    """What the MLP's output is the sum of, by name, and a rest that belongs to no source; None for one piece."""
     turn1: Projection = lambda x: x
     turn2: Projection = lambda x: x
 
@@ -44,6 +46,8 @@ class Parts:
     unembed: Projection
     causal: bool
     rotary: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+    frozen: bool = False
+    """Whether attention probabilities count as constant."""
 
 
 def linear(weight: Tensor, bias: Tensor | None) -> Projection:
@@ -154,6 +158,8 @@ def forward(
         held: sources that are held at a value.
     """
     wrote: Values = {}
+    pieces = {i: [f"mlp_out.{i}"] for i in range(len(parts.blocks))}
+    constants: dict[int, Tensor | float] = dict.fromkeys(pieces, 0.0)
 
     def write(name: str, value: Tensor) -> None:
         wrote[name] = value if held is None or name not in held else held[name]
@@ -173,7 +179,7 @@ def forward(
             x = x + sum(part(f"z.{i}.h{h}", target) for h in range(len(block.o))) + block.o_bias
             x = block.turn1(x)
             if i < layer:
-                x = block.turn2(x + part(f"mlp_out.{i}", target))
+                x = block.turn2(x + sum(part(name, target) for name in pieces[i]) + constants[i])
         return x
 
     write("resid_pre.0", parts.embed(ids) if embedded is None else embedded)
@@ -189,6 +195,11 @@ def forward(
             scores = q @ k.transpose(1, 2) / q.shape[-1] ** 0.5
             if parts.causal:
                 scores = scores.masked_fill(torch.ones(length, length).triu(1).bool(), float("-inf"))
-            write(f"z.{i}.h{h}", scores.softmax(-1) @ v @ out)
-        write(f"mlp_out.{i}", block.mlp(block.norm2(stream(f"mlp_in.{i}", i, not block.parallel))))
+            pattern = scores.softmax(-1).detach() if parts.frozen else scores.softmax(-1)
+            write(f"z.{i}.h{h}", pattern @ v @ out)
+        x = block.norm2(stream(f"mlp_in.{i}", i, not block.parallel))
+        summands, constants[i] = ({f"mlp_out.{i}": block.mlp(x)}, 0.0) if block.pieces is None else block.pieces(x)
+        pieces[i] = list(summands)
+        for name, value in summands.items():
+            write(name, value)
     return parts.unembed(stream("logits", len(parts.blocks), True))[:, -1], wrote

@@ -1,8 +1,12 @@
 """Circuits: graphs of parts, scores of edges, sets of edges, running them, and how far to trust them."""
 
+<<<<<<< HEAD
+from mechanome.circuits.attribution import QUADRATURES, relp_rules
+=======
 from mechanome.circuits.attribution import QUADRATURES
 from mechanome.circuits.certification import Certificate, certify, load_certificate, save_certificate
 from mechanome.circuits.channels import Channels, channel_scores, prune_channels
+>>>>>>> 99abf8ef48099bdc02899af093a6ea922a26dfff
 from mechanome.circuits.circuit import Circuit, stack
 from mechanome.circuits.circuit_files import load_circuit, load_eap_ig, save_circuit, save_eap_ig
 from mechanome.circuits.execution import Executed, Prepared, execute
@@ -55,6 +59,7 @@ from mechanome.circuits.search import (
 from mechanome.circuits.selecting import Select
 from mechanome.circuits.stability import bootstrap_circuits, stability_report
 from mechanome.circuits.stability_card import StabilityReport
+from mechanome.circuits.units import Units
 from mechanome.circuits.variance import Decomposition, variance_decomposition
 from mechanome.circuits.variation import Variation, required_n, split_half, variation
 
@@ -95,6 +100,7 @@ __all__ = [
     "SizeCurve",
     "StabilityReport",
     "Training",
+    "Units",
     "Variation",
     "accuracy",
     "acdc",
@@ -117,6 +123,7 @@ __all__ = [
     "ndf",
     "prune_channels",
     "query_circuits",
+    "relp_rules",
     "required_n",
     "save_certificate",
     "save_circuit",

@@ -13,12 +13,15 @@ the chain rule; every call compares the two, so a model whose parts are not what
 Quadrature says which points `alpha` of the line from the other input (0) to the clean one (1) are averaged: `midpoint`
 `(k + 1/2) / m`; `left` `k / m` as EAP-IG's published code does for inputs, with the corrupted end and never the clean
 one; `right` `(k + 1) / m` as it does for activations.
+
+Backward rules (`mechanome.engine.rules`) make the network linear where gradients are taken; with those that
+`relp_rules` names, `eap` is RelP (Jafari et al. 2025; of neurons, arXiv 2601.22594).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -28,7 +31,7 @@ from mechanome.circuits.products import EdgeSums, Pass
 from mechanome.circuits.samples import Sample, sample
 from mechanome.circuits.wiring import Wiring, Writes
 from mechanome.core import NotFinite, NotServed
-from mechanome.engine import Batch, Edit, Gradients, Site
+from mechanome.engine import Batch, Edit, Gradients, Model, Site
 from mechanome.engine.metrics import Metric
 
 QUADRATURES: dict[str, Callable[[int], list[float]]] = {
@@ -36,6 +39,13 @@ QUADRATURES: dict[str, Callable[[int], list[float]]] = {
     "left": lambda m: [k / m for k in range(m)],
     "right": lambda m: [(k + 1) / m for k in range(m)],
 }
+
+
+def relp_rules(model: Model) -> tuple[str, ...]:
+    """The backward rules that make `eap` of a model RelP: all but the gate's where its MLPs have none."""
+    gated = any(site.point == "mlp_gate" for site in model.sites)
+    return ("detach_norm", "detach_pattern", "linear_act", *(("half_gate",) if gated else ()))
+
 
 Points = Sequence[tuple[float, float]]
 """Points of the line and their weights."""
@@ -71,6 +81,7 @@ class Ask:
         intervention: what a patched source carries; `means`: the means, where it takes them.
         edges: whether edges are wanted, or only sources.
         per_input: keep examples apart.
+        rules: of the backward pass, names of `mechanome.engine.rules.RULES`.
     """
 
     wiring: Wiring
@@ -82,6 +93,12 @@ class Ask:
     means: Means | None
     edges: bool
     per_input: bool
+    rules: tuple[str, ...] = ()
+
+    def sums(self, found: Sample, changes: Sequence[Tensor | None]) -> EdgeSums | None:
+        """What adds up scores of edges, where they are wanted."""
+        linear = "detach_norm" in self.rules
+        return EdgeSums(found, changes, self.per_input, linear) if self.edges else None
 
     def sampled(self, gradients: Gradients | None = None) -> Sample:
         """The examples, with the clean run taken from a differentiated pass where there is one."""
@@ -92,15 +109,25 @@ class Ask:
         """Gradients of the metric on the clean inputs, repeated `copies` times, under edits."""
         numbers = torch.tensor(list(self.rows)).repeat(copies)
         batch = self.clean if copies == 1 else self.clean.take(list(range(self.clean.rows)) * copies)
-        return self.wiring.model.grad(
-            lambda logits, rows: self.metric(logits, numbers.to(rows.device)[rows]), batch, sites, edits=edits
+        model = self.wiring.model
+        found = model.grad(
+            lambda logits, rows: self.metric(logits, numbers.to(rows.device)[rows]),
+            batch,
+            sites,
+            edits=edits,
+            rules=self.rules,
         )
+        if "half_gate" not in self.rules:
+            return found
+        # The rule halves what each factor of a gate's product receives. The product, a site itself, receives all.
+        gated = {replace(site, point="mlp_act") for site in model.sites if site.point == "mlp_gate"}
+        return replace(found, sites={site: 2 * g if site in gated else g for site, g in found.sites.items()})
 
 
 def on_inputs(ask: Ask, points: Points) -> Found:
     """Average gradients over points of the line between embeddings."""
     wiring = ask.wiring
-    sites = [*(w.site for w in wiring.writes), *(_reader_sites(wiring) if ask.edges else ())]
+    sites = [*wiring.sites, *(_reader_sites(wiring) if ask.edges else ())]
     if [alpha for alpha, _ in points] == [1.0]:
         gradients = ask.differentiate(sites)
         found = ask.sampled(gradients)
@@ -108,15 +135,15 @@ def on_inputs(ask: Ask, points: Points) -> Found:
     else:
         found = ask.sampled()
         passes = _along(ask, found, wiring.writes[0], points, sites)
-    sums = EdgeSums(found, found.changes, ask.per_input) if ask.edges else None
+    sums = ask.sums(found, found.changes)
     slopes: dict[Site, Tensor] = {}
     for each in passes:
         if sums is not None:
             sums.add(each)
-        for w in wiring.writes:
-            gradient = each.gradients[w.site] * each.weight
-            slopes[w.site] = slopes[w.site] + gradient if w.site in slopes else gradient
-    nodes = _sources(found, {w.site: slopes[w.site] for w in wiring.writes}, ask.per_input)
+        for site in wiring.sites:
+            gradient = each.gradients[site] * each.weight
+            slopes[site] = slopes[site] + gradient if site in slopes else gradient
+    nodes = _sources(found, {w: slopes[w.site] for w in wiring.writes}, ask.per_input)
     return _checked(Found(None if sums is None else sums.finish(), nodes, found))
 
 
@@ -128,7 +155,7 @@ def on_activations(ask: Ask, points: Points) -> Found:
     for writes in wiring.writes:
         sites = [writes.site, *(_reader_sites(wiring, writes) if ask.edges else ())]
         alone = [c if w is writes else None for w, c in zip(wiring.writes, found.changes)]
-        sums = EdgeSums(found, alone, ask.per_input) if ask.edges else None
+        sums = ask.sums(found, alone)
         slope: Tensor | None = None
         for each in _along(ask, found, writes, points, sites):
             if sums is not None:
@@ -136,7 +163,7 @@ def on_activations(ask: Ask, points: Points) -> Found:
             gradient = each.gradients[writes.site] * each.weight
             slope = gradient if slope is None else slope + gradient
         assert slope is not None
-        own = _sources(found, {writes.site: slope}, ask.per_input)
+        own = _sources(found, {writes: slope}, ask.per_input)
         nodes = own if nodes is None else nodes + own
         if sums is not None:
             edges = sums.finish() if edges is None else edges + sums.finish()
@@ -157,14 +184,17 @@ def _along(ask: Ask, found: Sample, writes: Writes, points: Points, sites: Seque
     """Passes with one group of sources on the line between its two values, as many at once as pay."""
     place = ask.wiring.writes.index(writes)
     clean, patched = found.clean[place], found.patched[place]
-    if writes.weight is None:
-        clean, patched = clean[:, :, 0], patched[:, :, 0]
     bunch = max(1, _TOKENS_AT_ONCE // max(1, clean.shape[0] * clean.shape[1]))
     for first in range(0, len(points), bunch):
         some = points[first : first + bunch]
-        value = torch.cat([patched + alpha * (clean - patched) for alpha, _ in some])
+        # Other sources at the same site stay as they are.
+        values = [
+            torch.cat([v] * len(some)) if w.site == writes.site else v for w, v in zip(ask.wiring.writes, found.clean)
+        ]
+        values[place] = torch.cat([patched + alpha * (clean - patched) for alpha, _ in some])
+        edits = ask.wiring.edits(values, writes.site)
         # Nothing of a bunch may be held while the next one runs: its values and gradients are the largest there are.
-        yield from _passes(found, ask.differentiate(sites, [Edit(writes.site, "set", value)], len(some)), some)
+        yield from _passes(found, ask.differentiate(sites, edits, len(some)), some)
 
 
 def _passes(found: Sample, gradients: Gradients, points: Points) -> Iterator[Pass]:
@@ -178,12 +208,12 @@ def _passes(found: Sample, gradients: Gradients, points: Points) -> Iterator[Pas
         yield Pass(weight, values, {s: found.flat(g[rows]) for s, g in gradients.sites.items() if s in sloped})
 
 
-def _sources(found: Sample, slopes: dict[Site, Tensor], per_input: bool) -> Tensor:
-    """First-order effects of sources whose gradients are given, `[example, source]`; 0 for the others."""
+def _sources(found: Sample, slopes: dict[Writes, Tensor], per_input: bool) -> Tensor:
+    """First-order effects of sources, from the gradients at their sites, `[example, source]`; 0 for the others."""
     nodes = torch.zeros(found.batch.rows, len(found.wiring.graph.sources), dtype=found.wiring.dtype)
     for writes, change in zip(found.wiring.writes, found.changes):
-        if writes.site in slopes:
-            each = (slopes[writes.site].reshape(change.shape) * change).sum(-1).cpu()
+        if writes in slopes:
+            each = (writes.cut.slopes(slopes[writes]) * change).sum(-1).cpu()
             nodes[:, writes.group.nodes].index_add_(0, found.examples.cpu(), each)
     return nodes if per_input else nodes.sum(0, keepdim=True)
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from mechanome.circuits.circuit import Circuit
 from mechanome.circuits.graph import Graph
 from mechanome.circuits.layers import Layer
+from mechanome.circuits.units import Units
 from mechanome.core import BadInput, CorruptFile, ShapeMismatch, read_json, write_json
 from mechanome.core.errors import MechanomeError
 
@@ -25,7 +26,7 @@ Merge = Literal["refuse", "any", "all"]
 
 
 def save_circuit(circuit: Circuit, path: str | os.PathLike[str], *, scores: Tensor | None = None) -> None:
-    """Write a circuit as JSON: the shape of its graph and the names of its edges.
+    """Write a circuit as JSON: the shape of its graph, fingerprints of the bases of units, and the names of its edges.
 
     Args:
         circuit: what is written.
@@ -41,7 +42,7 @@ def save_circuit(circuit: Circuit, path: str | os.PathLike[str], *, scores: Tens
             "version": VERSION,
             "model": None if graph.model is None else graph.model.name,
             "tower": graph.tower,
-            "layers": [[layer.heads, layer.kv, layer.mlp, layer.style] for layer in graph.layers],
+            "layers": [_row(layer) for layer in graph.layers],
             "edges": [graph.name(i, j) for i, j in pairs],
             "scores": None if scores is None else [float(scores[i, j]) for i, j in pairs],
         },
@@ -65,15 +66,29 @@ def load_circuit(path: str | os.PathLike[str], graph: Graph | None = None) -> Ci
     if found.get("version") != VERSION:
         raise CorruptFile(f"{path}", f"it is of version {found.get('version')}", f"this program reads {VERSION}")
     try:
-        own = Graph(tuple(Layer(*row) for row in found["layers"]), found["tower"])
+        own = Graph(tuple(_layer(row) for row in found["layers"]), found["tower"])
         circuit = Circuit.of(own, found["edges"])
-    except (KeyError, TypeError, AttributeError, MechanomeError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError, MechanomeError) as error:
         raise CorruptFile(f"{path}", f"its content does not fit together ({error})", "write it again") from error
     if graph is None:
         return circuit
     if graph != own:
         raise BadInput(f"{path}", f"it is a circuit of another graph, {own!r}", f"give one of {graph!r}")
     return Circuit(graph, circuit.edges)
+
+
+def _row(layer: Layer) -> list[Any]:
+    """A layer as plain data, with what its MLP is cut into at the end where it is."""
+    row: list[Any] = [layer.heads, layer.kv, layer.mlp, layer.style]
+    return row if layer.units is None else [*row, layer.units.record()]
+
+
+def _layer(row: list[Any]) -> Layer:
+    heads, kv, mlp, style, *cut = row
+    units = [Units.read(record) for record in cut]
+    if len(units) > 1:
+        raise ValueError("a layer with more parts than there are")
+    return Layer(heads, kv, mlp, style, units[0] if units else None)
 
 
 def save_eap_ig(
@@ -163,9 +178,11 @@ def _uniform(graph: Graph) -> Layer:
     """The shape of all layers.
 
     Raises:
-        BadInput: they differ, or lack attention or an MLP.
+        BadInput: they differ, lack attention or an MLP, or have an MLP cut into units.
     """
     first = graph.layers[0]
+    if any(layer.units is not None for layer in graph.layers):
+        raise BadInput("this graph in EAP-IG's format", "its MLPs are cut into units", "use save_circuit")
     if any(layer != first for layer in graph.layers) or not first.heads or not first.mlp:
         raise BadInput("this graph in EAP-IG's format", "its layers differ or lack a part", "use save_circuit")
     return first

@@ -1,7 +1,9 @@
 """Circuits run as rows of one pass of the whole model: every target's stream is a product of its mask with the changes.
 
 The model runs as it is; at each source its change is kept, at each target what it reads is put together and set. The
-products are written so that gradients reach the masks without a copy of the changes per target.
+products are written so that gradients reach the masks without a copy of the changes per target. Of an MLP's units,
+which may be many, only the coordinates are kept; what they write is summed at once where all targets share a mask, and
+per target where not.
 """
 
 from __future__ import annotations
@@ -61,32 +63,56 @@ class _State:
     """What sources have changed so far.
 
     Attributes:
-        changes: `[circuit, source, token, d_model]`; each source is written once, before any target reads it.
-        pieces: the same per group of sources, with their gradients.
+        changes: `[circuit, held, token, d_model]`; each source is written once, before any target reads it. Units of an
+            MLP are held as one, already masked, or not at all.
+        held: masks of what is held, as `masks`.
+        slots: which of them belong to each group of sources.
+        pieces: per group of sources, its changes with their gradients.
+        coordinates: per group of units that is not held, their changes, `[circuit, token, unit]`.
     """
 
     base: Base
     masks: Tensor
     changes: Tensor = field(init=False)
-    pieces: list[Tensor] = field(init=False, default_factory=list)
+    held: Tensor = field(init=False)
+    slots: list[slice] = field(init=False, default_factory=list)
+    pieces: dict[int, Tensor] = field(init=False, default_factory=dict)
+    coordinates: dict[int, Tensor] = field(init=False, default_factory=dict)
     _latest: tuple[int, Tensor] | None = None
 
     def __post_init__(self) -> None:
-        d_model = self.base.d_model
-        shape = (len(self.masks), self.masks.shape[1], self.base.n_tokens, d_model)
+        by_source, count, masks = self.masks.dim() == 2, 0, []
+        for writes in self.base.wiring.writes:
+            own = self.masks[:, writes.group.nodes]
+            masks.append(torch.ones_like(own[:, : int(by_source)]) if writes.thin else own)
+            self.slots.append(slice(count, count + masks[-1].shape[1]))
+            count = self.slots[-1].stop
+        self.held = torch.cat(masks, 1)
+        shape = (len(self.masks), count, self.base.n_tokens, self.base.d_model)
         self.changes = torch.empty(shape, dtype=self.masks.dtype, device=self.masks.device)
 
     def source(self, number: int, writes: Writes) -> Callable[[Tensor, Call], None]:
         """The operation at a group of sources."""
 
         def keep(x: Tensor, call: Call) -> None:
-            value = self.base.gather(x, len(self.masks))
-            value = (value if writes.weight is not None else value.unsqueeze(2)) - self.base.patched[number]
-            added = writes.added(value.flatten(0, 1)).unflatten(1, value.shape[:2]).transpose(0, 1)
-            self.changes[:, writes.group.nodes] = added.detach()
-            self.pieces.append(added if added.requires_grad else added.new_empty(0))
+            value = writes.cut.values(self.base.gather(x, len(self.masks))) - self.base.patched[number]
+            if not writes.thin:
+                added = writes.added(value.flatten(0, 1)).unflatten(1, value.shape[:2]).transpose(0, 1)
+            elif self.masks.dim() == 2:
+                added = self._together(writes, value.squeeze(-1) * self.masks[:, None, writes.group.nodes]).unsqueeze(1)
+            else:
+                self.coordinates[number] = value.squeeze(-1)
+                return
+            self.changes[:, self.slots[number]] = added.detach()
+            self.pieces[number] = added if added.requires_grad else added.new_empty(0)
 
         return keep
+
+    @staticmethod
+    def _together(writes: Writes, values: Tensor) -> Tensor:
+        """What units write together, `[..., token, d_model]`, from their coordinates `[..., token, unit]`."""
+        assert writes.weight is not None
+        return values @ writes.weight[:, 0]
 
     def target(self, phase: Phase, reads: Reads) -> Callable[[Tensor, Call], Tensor]:
         """The operation at a group of targets."""
@@ -121,12 +147,22 @@ class _State:
 
     def _sum(self, phase: Phase, start: int, stop: int) -> Tensor:
         """The masked sums of consecutive sources, `[circuit, target, token, d_model]`."""
-        mask = self.masks[:, start:stop]
-        mask = mask.unsqueeze(1) if mask.dim() == 2 else mask[:, :, phase.targets].transpose(1, 2)
-        groups = [g for g in self.base.wiring.graph.writers if start <= g.first < stop]
-        first = self.base.wiring.graph.writers.index(groups[0])
-        pieces = self.pieces[first : first + len(groups)]
-        return _MaskedSum.apply(mask, self.changes[:, start:stop], [g.count for g in groups], *pieces)
+        writes = self.base.wiring.writes
+        numbers = [i for i, w in enumerate(writes) if start <= w.group.first < stop]
+        held = [i for i in numbers if i in self.pieces]
+        total: Tensor | None = None
+        if held:
+            span = slice(self.slots[held[0]].start, self.slots[held[-1]].stop)
+            mask = self.held[:, span]
+            mask = mask.unsqueeze(1) if mask.dim() == 2 else mask[:, :, phase.targets].transpose(1, 2)
+            counts = [self.slots[i].stop - self.slots[i].start for i in held]
+            total = _MaskedSum.apply(mask, self.changes[:, span], counts, *(self.pieces[i] for i in held))
+        for i in (i for i in numbers if i in self.coordinates):
+            mask = self.masks[:, writes[i].group.nodes, phase.targets].transpose(1, 2)
+            part = self._together(writes[i], self.coordinates[i].unsqueeze(1) * mask.unsqueeze(2))
+            total = part if total is None else total + part
+        assert total is not None
+        return total
 
 
 class _MaskedSum(torch.autograd.Function):

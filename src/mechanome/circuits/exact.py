@@ -8,6 +8,7 @@ those of the plain loop with one hooked run per edge.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +23,7 @@ from mechanome.core import NotServed
 from mechanome.engine import Batch, Site, activation_patching
 from mechanome.engine.metrics import measure
 from mechanome.engine.operations import Capture
-from mechanome.engine.plan import Call
+from mechanome.engine.plan import Call, Plan
 from mechanome.engine.resume import Recorded, Stub, install, record
 from mechanome.engine.run import build_plan, execute, place
 from mechanome.engine.taps import hidden, logits_of
@@ -41,11 +42,16 @@ def exact_edges(ask: Ask, only: Tensor) -> Tensor:
     graph = ask.wiring.graph
     effects = torch.full((ask.clean.rows, *graph.shape), float("nan"), dtype=ask.wiring.dtype)
     effects[:, ~graph.mask] = 0.0
+    for i, example in enumerate(_examples(ask)):
+        example.measure_edges(only, effects[i])
+    return effects
+
+
+def _examples(ask: Ask) -> Iterator[_Example]:
     for i, row in enumerate(ask.rows):
         clean, other = ask.clean.take([i]), None if ask.other is None else ask.other.take([i])
         found = sample(ask.wiring, ask.metric, clean, other, [row], ask.intervention, ask.means)
-        _Example(ask, found, *_recorded(ask, clean)).measure(only, effects[i])
-    return effects
+        yield _Example(ask, found, *_recorded(ask, clean))
 
 
 def _recorded(ask: Ask, clean: Batch) -> tuple[Recorded, dict[Site, Tensor]]:
@@ -84,19 +90,31 @@ class _Example:
     recorded: Recorded
     values: dict[Site, Tensor]
 
-    def measure(self, only: Tensor, effects: Tensor) -> None:
+    def change(self, group: int, units: Tensor) -> Tensor | None:
+        """By how much some units of a group of sources change, `[pos, unit, width]`; None for no units."""
+        if not len(units):
+            return None
+        clean, patched = (values[group][0][:, units] for values in (self.found.clean, self.found.patched))
+        return (patched - clean).to(self.ask.wiring.dtype) * self.found.keep[0][:, None, None]
+
+    def through(self, norm: Norm, site: Site, by: Tensor) -> Tensor:
+        """What a change of a norm's input becomes behind it."""
+        x = self.values[site][0].to(by)
+        return norm(x + by) - norm(x)
+
+    @property
+    def size(self) -> int:
+        """How many runs share a pass."""
+        return max(1, _ROW_TOKENS // self.found.clean[0].shape[1])
+
+    def measure_edges(self, only: Tensor, effects: Tensor) -> None:
         """Fill in the effects `[source, target]` of the edges asked for."""
-        shape = self.found.clean[0].shape[1]
-        every = [(b - a)[0].to(self.ask.wiring.dtype) for a, b in zip(self.found.clean, self.found.patched)]
-        keep = self.found.keep[0].to(every[0])
-        changes = [change * keep[:, None, None] for change in every]
-
-        def through(norm: Norm, site: Site, by: Tensor) -> Tensor:
-            x = self.values[site][0].to(by)
-            return norm(x + by) - norm(x)
-
-        size = max(1, _ROW_TOKENS // shape)
-        for readers, rows, stream in walk(self.ask.wiring, changes, through):
+        wiring = self.ask.wiring
+        units = [only[w.group.nodes].any(1).nonzero()[:, 0] for w in wiring.writes]
+        changes = [self.change(i, which) for i, which in enumerate(units)]
+        if all(change is None for change in changes):
+            return
+        for readers, rows, stream in walk(wiring, changes, self.through, units):
             # Where the stream does not change there is no effect: nothing is run, and no rounding comes out.
             moves = (stream != 0).flatten(1).any(1).cpu()
             place_of, edges = torch.tensor(rows), []
@@ -106,7 +124,7 @@ class _Example:
                 pairs = (block & moves[:, None]).nonzero()
                 edges.append(torch.cat([torch.full((len(pairs), 1), k), pairs], 1))
             chosen = torch.cat(edges)
-            for some in chosen.split(size) if len(chosen) else ():
+            for some in chosen.split(self.size) if len(chosen) else ():
                 value = (self._metric(readers, stream, some) - self.found.metric[0]).to(effects)
                 first = torch.tensor([reads.group.first for reads in readers])
                 effects[place_of[some[:, 1]], first[some[:, 0]] + some[:, 2]] = value
@@ -119,9 +137,7 @@ class _Example:
             edges: `[edge, 3]`: which reader, source and unit.
         """
         model, n, layer = self.ask.wiring.model, len(edges), readers[0].group.layer
-        plan, blocks = build_plan(model), self.recorded.tower.blocks
-        first = len(blocks) if layer is None else layer
-        self.recorded.stub(plan, first)
+        plan = build_plan(model)
         new: Tensor | None = None
         for k, reads in enumerate(readers):
             rows = (edges[:, 0] == k).nonzero()[:, 0]
@@ -132,11 +148,32 @@ class _Example:
             if layer is not None:
                 put = _Put(rows, new, None if reads.weight is None else units)
                 place(plan, model.tap(reads.site), put, reads.site.tower, f"an edge into {reads.site}")
+        return self._resumed(plan, layer, n, new if layer is None else None)
+
+    def moved(self, layer: int | None, by: Tensor) -> Tensor:
+        """The metric after the stream that enters a block was changed, `[run]`.
+
+        Args:
+            layer: the block; None for the head. by: `[run, pos, d_model]`.
+        """
+        last = self.recorded.stream(len(self.recorded.outputs) if layer is None else layer)
+        return self._resumed(build_plan(self.ask.wiring.model), layer, len(by), last[0].to(by) + by)
+
+    def _resumed(self, plan: Plan, layer: int | None, n: int, stream: Tensor | None) -> Tensor:
+        """The metric of runs that start at a block, `[run]`.
+
+        Args:
+            plan: what happens from there on. layer: the block; None for the head.
+            n: how many runs. stream: what enters, `[run, pos, d_model]`; None for that of the clean run.
+        """
+        model, blocks = self.ask.wiring.model, self.recorded.tower.blocks
+        first = len(blocks) if layer is None else layer
+        self.recorded.stub(plan, first)
         if first:
             raw = self.recorded.outputs[first - 1]
             last = hidden(raw)
-            assert last is not None and new is not None
-            whole = new.to(last) if layer is None else last.repeat(n, *[1] * (last.dim() - 1))
+            assert last is not None
+            whole = last.repeat(n, *[1] * (last.dim() - 1)) if stream is None else stream.to(last)
             block = blocks[first - 1].part.module
             install(block)
             plan.blocks[block] = Stub(whole.reshape(n, *last.shape[1:]), raw)
@@ -166,10 +203,15 @@ class _Example:
 _SWEEPS = {"embedding": ("resid_pre", "layer"), "head": ("z", "head"), "mlp": ("mlp_out", "layer")}
 
 
-def exact_nodes(ask: Ask) -> Tensor:
-    """Measured effects of sources, patched at all positions at once, `[example, source]`."""
+def exact_nodes(ask: Ask, only: Tensor) -> Tensor:
+    """Measured effects of sources, patched at all positions at once, `[example, source]`; NaN for those not asked for.
+
+    Args:
+        ask: the examples.
+        only: which sources, `[source]` of booleans.
+    """
     wiring, model, graph = ask.wiring, ask.wiring.model, ask.wiring.graph
-    effects = torch.zeros(ask.clean.rows, len(graph.sources), dtype=wiring.dtype)
+    effects = torch.full((ask.clean.rows, len(graph.sources)), float("nan"), dtype=wiring.dtype)
     numbers = torch.tensor(list(ask.rows))
     other: Any = ask.other
     if ask.intervention.kind != "patch":
@@ -178,10 +220,11 @@ def exact_nodes(ask: Ask) -> Tensor:
         carried = {
             w.site: torch.stack([v.roll(-start, 0) for v, start in zip(value, starts)])
             for w, value in zip(wiring.writes, found.patched)
+            if w.group.kind in _SWEEPS
         }
         other = lambda site: carried[site] if site.point == "z" else carried[site][:, :, 0]  # noqa: E731
     for kind, (point, over) in _SWEEPS.items():
-        groups = [group for group in graph.writers if group.kind == kind]
+        groups = [group for group in graph.writers if group.kind == kind and bool(only[group.nodes].any())]
         if not groups:
             continue
         swept = activation_patching(
@@ -198,4 +241,29 @@ def exact_nodes(ask: Ask) -> Tensor:
         ).effects
         for i, group in enumerate(groups):
             effects[:, group.nodes] = swept[:, i, : group.count].to(effects)
+    if bool((only & graph.kinds("unit", "rest")).any()):
+        _units(ask, only, effects)
+    effects[:, ~only] = float("nan")
     return effects
+
+
+def _units(ask: Ask, only: Tensor, effects: Tensor) -> None:
+    """Fill in the effects `[example, source]` of units, which change the stream behind their block."""
+    for i, example in enumerate(_examples(ask)):
+        for number, writes in enumerate(ask.wiring.writes):
+            if writes.group.kind not in ("unit", "rest"):
+                continue
+            for units in only[writes.group.nodes].nonzero()[:, 0].split(example.size):
+                change = example.change(number, units)
+                if change is None:
+                    continue
+                alone = [change if w is writes else None for w in ask.wiring.writes]
+                which = [units] * len(alone)
+                (reads, *_), _, stream = next(walk(ask.wiring, alone, example.through, which))
+                effect = torch.zeros(len(units), dtype=effects.dtype)
+                moves = (stream != 0).flatten(1).any(1).cpu()
+                if bool(moves.any()):
+                    effect[moves] = (example.moved(reads.group.layer, stream[moves]) - example.found.metric[0]).to(
+                        effect
+                    )
+                effects[i, writes.group.first + units] = effect

@@ -3,7 +3,8 @@
 A *source* writes to the residual stream: the embedding, each head, each MLP. A *target* reads from it: the query of
 each head, the key and the value of each key/value head, the input of each MLP, the logits. There is an edge from every
 source to every target that reads later. Sources are listed in the order in which they write, so the sources of a target
-are always the first `after` ones, and everything known of edges is a matrix `[source, target]`.
+are always the first `after` ones, and everything known of edges is a matrix `[source, target]`. MLPs may be cut into
+neurons or the units of any basis (`mechanome.circuits.units`), which then are sources in place of the whole.
 
 Under grouped-query attention a key/value head is one reader, however many query heads use it. Edges are read before the
 norm: a target reads the stream, and its norm belongs to the target.
@@ -31,7 +32,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from mechanome.circuits.layers import Group, Kind, Layer, layer_of, refused
+from mechanome.circuits.layers import Group, Kind, Layer, groups_of, layer_of, refused
+from mechanome.circuits.units import Asked, units_of
 from mechanome.core import BadInput, NotServed, UnknownName, nearest
 from mechanome.engine import Site
 from mechanome.engine.architecture import Architecture
@@ -69,12 +71,13 @@ class Graph:
             raise BadInput("a graph without layers", "nothing can send to anything", "give at least one Layer")
 
     @classmethod
-    def of(cls, model: Model, tower: str | None = None) -> Graph:
+    def of(cls, model: Model, tower: str | None = None, *, units: Asked | None = None) -> Graph:
         """The graph of an opened model.
 
         Args:
             model: the model.
             tower: which tower, where it has several: the one that the logits are read from.
+            units: cut MLPs into units, see `with_units`.
 
         Raises:
             NotServed: a model whose computation is not such a graph, with the reason.
@@ -83,7 +86,27 @@ class Graph:
         for site in found.needed_sites():
             if why := model.why_not(site):
                 raise NotServed(f"the circuit graph of {model.name}", why, "patch its sites with activation_patching")
-        return replace(found, model=model)
+        whole = replace(found, model=model)
+        return whole if units is None else whole.with_units(units)
+
+    def with_units(self, units: Asked) -> Graph:
+        """The graph in which MLPs are cut into units: neurons, weight-SVD units, latents of a dictionary.
+
+        Args:
+            units: "neurons" or "svd" for every MLP, or a mapping from sites (`mlp_act.7`, `mlp_out.7`) to a `Basis` or
+                to one of these names; MLPs that it leaves out stay whole. See `mechanome.circuits.units`.
+
+        Raises:
+            BadInput: a graph made from shapes, a name or basis that does not fit, an MLP that is cut twice.
+            UnknownSite: a layer without MLP. ShapeMismatch: a basis of another width.
+            NotServed: a site or weight that the model does not have, a decoder that is not linear.
+        """
+        model, mlps = self.opened(), [i for i, layer in enumerate(self.layers) if layer.mlp]
+        heads = next(i for i, layer in enumerate(self.layers) if layer.heads)
+        d_model = model.weight(f"W_O.{heads}", self.tower).value.shape[-1]
+        found = units_of(model, self.tower, mlps, d_model, units)
+        layers = (replace(layer, units=found.get(i)) for i, layer in enumerate(self.layers))
+        return replace(self, layers=tuple(layers))
 
     @classmethod
     def shaped_like(cls, architecture: Architecture, tower: str | None = None) -> Graph:
@@ -113,28 +136,7 @@ class Graph:
 
     @cached_property
     def _groups(self) -> tuple[tuple[Group, ...], tuple[Group, ...]]:
-        sources, targets = [Group("embedding", None, 0, 1)], []
-        n_sources, n_targets = 1, 0
-
-        def read(kind: Kind, layer: int | None, count: int, after: int) -> None:
-            nonlocal n_targets
-            if count:
-                targets.append(Group(kind, layer, n_targets, count, after))
-                n_targets += count
-
-        for i, layer in enumerate(self.layers):
-            before = n_sources
-            for kind, count in (("q", layer.heads), ("k", layer.kv), ("v", layer.kv)):
-                read(kind, i, count if layer.heads else 0, before)  # type: ignore[arg-type]
-            if layer.heads:
-                sources.append(Group("head", i, n_sources, layer.heads))
-                n_sources += layer.heads
-            if layer.mlp:
-                read("mlp_in", i, 1, before if layer.style == "parallel" else n_sources)
-                sources.append(Group("mlp", i, n_sources, 1))
-                n_sources += 1
-        read("logits", None, 1, n_sources)
-        return tuple(sources), tuple(targets)
+        return groups_of(self.layers)
 
     @property
     def writers(self) -> tuple[Group, ...]:
@@ -160,15 +162,23 @@ class Graph:
     def _names(self, group: Group) -> Iterator[str]:
         head = f"{self.tower}/" if self.tower and group.kind != "logits" else ""
         layer = 0 if group.kind == "embedding" else group.layer
+        if group.kind in ("unit", "rest"):
+            units = self.layers[layer].units  # type: ignore[index]
+            assert units is not None
+            return units.names(f"{head}{units.point}.{layer}", group.kind == "rest")
         stem = head + _POINTS[group.kind] + ("" if layer is None else f".{layer}")
         short = _COORDINATE.get(group.kind)
         return (f"{stem}.{short}{i}" if short else stem for i in range(group.count))
 
+    def kinds(self, *kinds: Kind) -> Tensor:
+        """Which sources are of some kinds ("embedding", "head", "mlp", "unit", "rest"), `[source]` of booleans."""
+        return torch.tensor([group.kind in kinds for group in self.writers for _ in range(group.count)])
+
     def needed_sites(self) -> Iterator[Site]:
         """The engine's sites that scoring reads or edits."""
         for group in (*self.writers, *self.readers):
-            if group.kind in ("mlp_in", "logits"):
-                continue
+            if group.kind in ("mlp_in", "logits", "unit", "rest"):
+                continue  # sites of units are checked when an MLP is cut
             point = {"q": "q_pre", "k": "k_pre"}.get(group.kind, _POINTS[group.kind])
             yield Site(point, 0 if group.layer is None else group.layer, tower=self.tower)
         yield Site("resid_post", len(self.layers) - 1, tower=self.tower)
@@ -196,18 +206,18 @@ class Graph:
     def feeds(self) -> Tensor:
         """Which sources are computed from what a target reads, `[target, source]` of booleans.
 
-        The queries of a head feed this head, keys and values all heads that share them, the MLP's input its MLP.
+        The queries of a head feed this head, keys and values all heads that share them, the MLP's input its MLP or all
+        units that it is cut into.
         """
         feeds = torch.zeros(len(self.targets), len(self.sources), dtype=torch.bool)
-        writers = {(group.kind, group.layer): group for group in self.writers}
         for group in self.readers:
-            if group.kind == "logits":
-                continue
-            into = writers["mlp" if group.kind == "mlp_in" else "head", group.layer]
-            shared = into.count // group.count
-            for i in range(group.count):
-                start = into.first + i * shared
-                feeds[group.first + i, start : start + shared] = True
+            for into in (w for w in self.writers if w.layer == group.layer is not None):
+                if (into.kind == "head") == (group.kind == "mlp_in"):
+                    continue
+                shared = into.count // group.count if into.kind == "head" else into.count
+                for i in range(group.count):
+                    start = into.first + i * shared
+                    feeds[group.first + i, start : start + shared] = True
         return feeds
 
     @property
@@ -269,8 +279,10 @@ class Graph:
 
     def __repr__(self) -> str:
         n, m = self.shape
+        cut = sum(group.count for group in self.writers if group.kind == "unit")
+        cut_to = f" ({cut} of them units)" if cut else ""
         rest = "" if self.additive else ", edges into one target do not add"
-        return f"Graph({len(self.layers)} layers, {n} sources, {m} targets, {self.n_edges} edges{rest})"
+        return f"Graph({len(self.layers)} layers, {n} sources{cut_to}, {m} targets, {self.n_edges} edges{rest})"
 
 
 def _found(what: str, name: str, table: dict[str, int]) -> int:

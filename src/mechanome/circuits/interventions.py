@@ -54,11 +54,8 @@ class Intervention:
 
 def written(wiring: Wiring, run: Run) -> list[Tensor]:
     """What every group of sources wrote in a run that captured it, `[batch, pos, unit, width]` each."""
-    return [_units(run.captured[w.site], w.weight is not None).to(wiring.dtype) for w in wiring.writes]
-
-
-def _units(value: Tensor, split: bool) -> Tensor:
-    return value if split else value.unsqueeze(2)
+    with torch.no_grad():
+        return [w.cut.values(run.captured[w.site].to(wiring.dtype)) for w in wiring.writes]
 
 
 @dataclass(frozen=True)
@@ -81,7 +78,7 @@ class Means:
         sums: list[Tensor] = []
         count = torch.zeros(1, dtype=torch.float64)
         for batch in batches:
-            run = wiring.model.run(batch, [w.site for w in wiring.writes], logits=False)
+            run = wiring.model.run(batch, wiring.sites, logits=False)
             values = written(wiring, run)
             frame = wiring.model.frames(batch)[wiring.graph.tower].resolved(*values[0].shape[:2])
             width = max(frame.lengths) if positional else 1

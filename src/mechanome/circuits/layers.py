@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from mechanome.circuits.units import Units
 from mechanome.core import BadInput, NotServed
 from mechanome.engine.architecture import Block, Tower
 from mechanome.engine.families import Style
 
-Kind = Literal["embedding", "head", "mlp", "q", "k", "v", "mlp_in", "logits"]
+Kind = Literal["embedding", "head", "mlp", "unit", "rest", "q", "k", "v", "mlp_in", "logits"]
 
 
 @dataclass(frozen=True)
@@ -21,14 +23,18 @@ class Layer:
         kv: key/value heads.
         mlp: whether it has an MLP (a mixture of experts counts as one).
         style: where its norms stand.
+        units: what its MLP is cut into; None for a whole one.
     """
 
     heads: int
     kv: int
     mlp: bool = True
     style: Style = "pre"
+    units: Units | None = None
 
     def __post_init__(self) -> None:
+        if self.units is not None and not self.mlp:
+            raise BadInput("units of an MLP", "this block has none", "cut other blocks")
         if self.heads < 0 or self.kv < 0 or (self.heads and (self.kv == 0 or self.heads % self.kv)):
             raise BadInput(
                 f"{self.heads} heads over {self.kv} key/value heads", "each must serve equally many", "check the counts"
@@ -56,6 +62,38 @@ class Group:
     def nodes(self) -> slice:
         """Their indices."""
         return slice(self.first, self.first + self.count)
+
+
+def groups_of(layers: Sequence[Layer]) -> tuple[tuple[Group, ...], tuple[Group, ...]]:
+    """Groups of sources in the order in which they write, and of targets in the order in which they read."""
+    sources, targets = [Group("embedding", None, 0, 1)], []
+    n_sources, n_targets = 1, 0
+
+    def write(kind: Kind, layer: int, count: int) -> None:
+        nonlocal n_sources
+        if count:
+            sources.append(Group(kind, layer, n_sources, count))
+            n_sources += count
+
+    def read(kind: Kind, layer: int | None, count: int, after: int) -> None:
+        nonlocal n_targets
+        if count:
+            targets.append(Group(kind, layer, n_targets, count, after))
+            n_targets += count
+
+    for i, layer in enumerate(layers):
+        before = n_sources
+        for kind, count in (("q", layer.heads), ("k", layer.kv), ("v", layer.kv)):
+            read(kind, i, count if layer.heads else 0, before)  # type: ignore[arg-type]
+        write("head", i, layer.heads)
+        if layer.mlp:
+            read("mlp_in", i, 1, before if layer.style == "parallel" else n_sources)
+            write("mlp", i, int(layer.units is None))
+        if layer.units is not None:
+            write("unit", i, layer.units.count)
+            write("rest", i, int(layer.units.rest))
+    read("logits", None, 1, n_sources)
+    return tuple(sources), tuple(targets)
 
 
 def refused(tower: Tower, why: str) -> NotServed:

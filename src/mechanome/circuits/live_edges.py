@@ -105,13 +105,28 @@ class Live:
             everywhere = targets
 
     @cached_property
+    def of_nodes(self) -> Tensor:
+        """Which circuits are all edges among their sources, so that one mask of sources says it all, `[circuit]`."""
+        found = []
+        for edges, used in zip(self.edges, self.sources):
+            reading = (self.graph.feeds & used).any(1)
+            reading[-1] = True
+            found.append(torch.equal(edges, self.graph.mask & used[:, None] & reading[None, :]))
+        return torch.tensor(found)
+
+    @cached_property
     def shares(self) -> Tensor:
         """The share of the graph's edges that matter, `[circuit]`."""
         return self.edges.sum((1, 2)) / self.graph.n_edges
 
-    def circuits(self, group: Group) -> list[int]:
-        """The circuits in which any of a group of sources is live."""
-        return self.sources[:, group.nodes].any(1).nonzero()[:, 0].tolist()
+    def circuits(self, *groups: Group) -> list[int]:
+        """The circuits in which any source of some groups is live."""
+        live = [self.sources[:, group.nodes].any(1) for group in groups]
+        return torch.stack(live).any(0).nonzero()[:, 0].tolist()
+
+    def units(self, circuit: int, group: Group) -> Tensor:
+        """The live sources of a group in a circuit, by number within it."""
+        return self.sources[circuit, group.nodes].nonzero()[:, 0]
 
     def take(self, circuits: Sequence[int]) -> Live:
         """Some of the circuits."""

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from mechanome.circuits.norms import Norm
-from mechanome.circuits.phases import Phase, Span, phases
+from mechanome.circuits.phases import Phase, phases
 from mechanome.circuits.samples import Sample, take_last
 from mechanome.circuits.wiring import Reads, Turns, Wiring
 from mechanome.core import NotServed
-from mechanome.engine import Batch, Edit, Site
+from mechanome.engine import Batch, Site
 from mechanome.engine.operations import Capture
 from mechanome.engine.plan import activate
 from mechanome.engine.resume import install
@@ -79,10 +79,7 @@ class Base:
             NotServed: a model without logits.
         """
         wiring, model = sample.wiring, sample.wiring.model
-        edits = [
-            Edit(w.site, "set", (v if w.weight is not None else v[:, :, 0]).to(model.dtype))
-            for w, v in zip(wiring.writes, sample.patched)
-        ]
+        edits = wiring.edits(sample.patched)
         sites = dict.fromkeys([*wiring.streams, *(reads.site for reads in wiring.reads)])
         captures = [Capture(site, copy=site.whole in model.volatile) for site in sites]
         plan = build_plan(model, captures, edits)
@@ -191,11 +188,8 @@ class Base:
                 assert total is not None
                 total = self.through(step.norm, step.site, total)
                 continue
-            if isinstance(step, Span):
-                part = spans(step.start, step.stop)
-            else:
-                assert step.norm is not None and step.into is not None
-                part = spans(step.group.first, step.group.first + step.group.count)
+            part = spans(step.start, step.stop)
+            if step.norm is not None and step.into is not None:
                 part = self.through(step.norm, step.into, part)
             total = part if total is None else total + part
         assert total is not None

@@ -75,9 +75,15 @@ class Norm:
         weight = self.gain[:, None] * weight
         return weight - weight.mean(-2, keepdim=True) if self.centered else weight
 
-    def change(self, x: Tensor, by: Tensor) -> Tensor:
-        """The first-order change of the output at `x [token, d_model]` along `by [..., token, d_model]`."""
+    def change(self, x: Tensor, by: Tensor, linear: bool = False) -> Tensor:
+        """The first-order change of the output at `x [token, d_model]` along `by [..., token, d_model]`.
+
+        Args:
+            x: where. by: along what. linear: with a constant scale.
+        """
         flat, scale = self.normalized(x)
         by = by - by.mean(-1, keepdim=True) if self.centered else by
+        if linear:
+            return by * (scale * self.gain)
         along = torch.einsum("...td,td->...t", by, flat) / x.shape[-1]
         return (by - along[..., None] * flat) * (scale * self.gain)

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from mechanome.circuits.norms import Norm
 from mechanome.circuits.wiring import Reads, Turns, Wiring, Writes
+from mechanome.engine import Site
 
 
 @dataclass(frozen=True)
 class Span:
-    """Consecutive sources that add to the stream as they are: those from `start` up to `stop`."""
+    """Consecutive sources that add to the stream: those from `start` up to `stop`.
+
+    Args:
+        norm: what their sum goes through first, None for nothing. into: the site of its input.
+    """
 
     start: int
     stop: int
+    norm: Norm | None = None
+    into: Site | None = None
 
 
-Step = Span | Writes | Turns
-"""What happens to a stream on its way: sources add to it, a group adds through a norm, or it is normed."""
+Step = Span | Turns
+"""What happens to a stream on its way: sources add to it, or it is normed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,12 +70,13 @@ def phases(wiring: Wiring) -> tuple[Phase, ...]:
         if reads:
             found.append(Phase(len(found), tuple(reads), tuple(steps)))
             reads = []
-        if isinstance(event, Writes) and event.norm is None:
+        if isinstance(event, Writes):
             start, stop = event.group.first, event.group.first + event.group.count
-            if steps and isinstance(steps[-1], Span):
-                steps[-1] = Span(steps[-1].start, stop)
+            last = steps[-1] if steps else None
+            if isinstance(last, Span) and last.into == event.into:
+                steps[-1] = replace(last, stop=stop)
             else:
-                steps.append(Span(start, stop))
+                steps.append(Span(start, stop, event.norm, event.into))
         elif event is not None:
             steps.append(event)
     return tuple(found)

@@ -5,25 +5,24 @@ taken where autograd has them anyway, at the outputs of projections, and pulled 
 form, so nothing is differentiated twice and no copy of the stream is made per head. Several gradients (of the steps of
 integrated gradients) are added up before they are pulled back: the maps are the same, only the norms' scales differ,
 and these enter by a term of rank one per step. Contraction over tokens is additive, so tokens are taken in chunks that
-fit.
+fit. Where the stream only adds up, the units of an MLP, which may be many, are multiplied group by group and what they
+write is never held for all of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from mechanome.circuits.norms import Norm
-from mechanome.circuits.samples import Sample, walk
+from mechanome.circuits.samples import CHUNK_BYTES, Sample, walk
 from mechanome.circuits.wiring import Reads
 from mechanome.engine import Site
-
-CHUNK_BYTES = 2**26
-"""How large the changes of all sources in the stream's space may be at once."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +43,10 @@ class Pass:
 class Pull:
     """Gradients of one group of targets, added up over passes in their own small space.
 
+    Args:
+        reads: the targets.
+        linear: norms count as linear, with a constant scale.
+
     Attributes:
         main: `[token, unit, width]`, scaled as the norm scales.
         along: per pass, the part along the normalized stream that the norm takes out, `[token, unit]`.
@@ -51,6 +54,7 @@ class Pull:
     """
 
     reads: Reads
+    linear: bool = False
     main: Tensor | None = None
     along: list[Tensor] = field(default_factory=list)
     flat: list[Tensor] = field(default_factory=list)
@@ -62,12 +66,13 @@ class Pull:
         if self.reads.norm is not None and self.reads.stream is not None:
             flat, scale = self.reads.norm.normalized(found.values[self.reads.stream])
             gradient = gradient * scale.unsqueeze(1)
-            # What the model itself read, without biases, saves one more pass of every projection.
-            value = self._units(found.values[self.reads.site])
-            if self._constant is None:
-                self._constant = value[:1] - self._read(flat[:1])
-            self.along.append(((value - self._constant) * gradient).sum(-1) / flat.shape[-1])
-            self.flat.append(flat)
+            if not self.linear:
+                # What the model itself read, without biases, saves one more pass of every projection.
+                value = self._units(found.values[self.reads.site])
+                if self._constant is None:
+                    self._constant = value[:1] - self._read(flat[:1])
+                self.along.append(((value - self._constant) * gradient).sum(-1) / flat.shape[-1])
+                self.flat.append(flat)
         self.main = gradient if self.main is None else self.main + gradient
 
     def _units(self, x: Tensor) -> Tensor:
@@ -106,6 +111,7 @@ class EdgeSums:
         sample: the examples.
         changes: per group of sources, `[token, unit, width]`; None leaves a group out.
         per_input: keep examples apart.
+        linear: norms count as linear, with a constant scale.
 
     Attributes:
         total: `[example, source, target]`, one example where they are not kept apart.
@@ -114,6 +120,7 @@ class EdgeSums:
     sample: Sample
     changes: Sequence[Tensor | None]
     per_input: bool
+    linear: bool = False
     total: Tensor = field(init=False)
     pulls: list[Pull] = field(init=False, default_factory=list)
 
@@ -127,7 +134,7 @@ class EdgeSums:
         """Add one pass."""
         wiring = self.sample.wiring
         if not self.pulls:
-            self.pulls = [Pull(reads) for reads in wiring.reads if reads.site in found.gradients]
+            self.pulls = [Pull(reads, self.linear) for reads in wiring.reads if reads.site in found.gradients]
         for pull in self.pulls:
             pull.add(found)
         if not wiring.graph.additive:
@@ -145,9 +152,9 @@ class EdgeSums:
 
             def through(norm: Norm, site: Site, by: Tensor, tokens: slice = tokens) -> Tensor:
                 assert values is not None
-                return norm.change(values[site][tokens], by)
+                return norm.change(values[site][tokens], by, self.linear)
 
-            changes = [None if c is None else c[tokens] for c in self.changes]
+            changes = [None if c is None or i in self._apart else c[tokens] for i, c in enumerate(self.changes)]
             late: list[Pull] = []
             for readers, rows, stream in walk(self.sample.wiring, changes, through):
                 some = [pulls[reads.group] for reads in readers if reads.group in pulls]
@@ -157,7 +164,29 @@ class EdgeSums:
                 # Targets are multiplied together where possible: one pass over the changes of sources for all.
                 self._multiply(self.total[row], rows, stream, [*late, *some], tokens)
                 late = []
+            self._multiply_units(self.total[row], tokens)
         self.pulls = []
+
+    @cached_property
+    def _apart(self) -> list[int]:
+        """Groups of sources that are multiplied alone: units, unless norms on the way must see them, too."""
+        wiring = self.sample.wiring
+        given = [i for i, c in enumerate(self.changes) if c is not None]
+        return [i for i in given if wiring.graph.additive and wiring.writes[i].thin]
+
+    def _multiply_units(self, total: Tensor, tokens: slice) -> None:
+        if not self._apart:
+            return
+        gradients = torch.cat([pull.gradients(tokens) for pull in self.pulls]).flatten(1)
+        first = self.pulls[0].reads.group.first
+        for i in self._apart:
+            writes, change = self.sample.wiring.writes[i], self.changes[i]
+            assert change is not None
+            # Readers behind a group are the last ones: they are in the order in which they read.
+            stop = writes.group.first + writes.group.count
+            start = next(pull.reads.group.first for pull in self.pulls if pull.reads.group.after >= stop)
+            added = writes.added(change[tokens]).flatten(1)
+            total[writes.group.nodes, start:] += added @ gradients[start - first :].T
 
     def _can_wait(self, pulls: Sequence[Pull]) -> bool:
         """Whether targets can be multiplied with later ones: single ones, where the stream only grows."""
@@ -182,9 +211,12 @@ class EdgeSums:
         examples = self.sample.examples
         ends = [0, len(examples)]
         if self.per_input:
-            counts = torch.bincount(examples, minlength=self.sample.batch.rows)
-            ends = [0, *counts.cumsum(0).tolist()]
-        sources = sum(c.shape[1] for c in self.changes if c is not None)
+            each = torch.bincount(examples, minlength=self.sample.batch.rows)
+            ends = [0, *each.cumsum(0).tolist()]
+        counts = [0 if c is None else c.shape[1] for c in self.changes]
+        sources = sum(n for i, n in enumerate(counts) if i not in self._apart)
+        if self._apart:
+            sources += max(counts[i] for i in self._apart) + self.total.shape[2]
         d_model = self.sample.clean[0].shape[-1]
         size = max(1, CHUNK_BYTES // (sources * d_model * self.total.element_size()))
         for row, (start, end) in enumerate(pairwise(ends)):

@@ -18,9 +18,12 @@ from mechanome.circuits.interventions import Intervention, Means, noisy, written
 from mechanome.circuits.norms import Norm
 from mechanome.circuits.wiring import Reads, Turns, Wiring, Writes
 from mechanome.core import NotServed
-from mechanome.engine import Batch, Edit, Run, Site
+from mechanome.engine import Batch, Run, Site
 from mechanome.engine.metrics import Metric, measure
 from mechanome.engine.operations import take_positions
+
+CHUNK_BYTES = 2**26
+"""How large the changes of all sources in the stream's space may be at once."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,7 @@ def sample(
         intervention: what a patched source carries; `means`: the means, where it takes them.
         known: a run of the clean inputs that captured all sources, and its metric, if there is one already.
     """
-    model, sites = wiring.model, [w.site for w in wiring.writes]
+    model, sites = wiring.model, wiring.sites
     numbers = torch.tensor(list(rows))
     if known is None:
         run = model.run(clean, sites, logits="last")
@@ -140,7 +143,7 @@ Through = Callable[[Norm, Site, Tensor], Tensor]
 
 
 def walk(
-    wiring: Wiring, changes: Sequence[Tensor | None], through: Through
+    wiring: Wiring, changes: Sequence[Tensor | None], through: Through, units: Sequence[Tensor] | None = None
 ) -> Iterator[tuple[list[Reads], list[int], Tensor]]:
     """What every source contributes at every target.
 
@@ -148,6 +151,7 @@ def walk(
         wiring: of the graph.
         changes: per group of sources, by how much it changes, `[token, unit, width]`; None leaves it out.
         through: how changes go through norms on the way.
+        units: per group of sources, the numbers of the units that changes are given for; None for all.
 
     Yields:
         groups of targets that read the same, the sources that have written by then, and what these contribute,
@@ -155,6 +159,7 @@ def walk(
     """
     given = [c for c in changes if c is not None]
     order = {w.group: change for w, change in zip(wiring.writes, changes)}
+    some = {} if units is None else {w.group: which for w, which in zip(wiring.writes, units)}
     total = sum(c.shape[1] for c in given)
     stream: Tensor | None = None
     rows: list[int] = []
@@ -164,13 +169,14 @@ def walk(
             continue
         for event in events:
             if isinstance(event, Writes) and (change := order[event.group]) is not None:
-                added = event.added(change)
+                added = event.added(change, some.get(event.group))
                 if event.norm is not None and event.into is not None:
                     added = through(event.norm, event.into, added)
                 if stream is None:
                     stream = added.new_empty(total, *added.shape[1:])
                 stream[len(rows) : len(rows) + len(added)] = added
-                rows += range(event.group.first, event.group.first + event.group.count)
+                which = some[event.group].tolist() if some else range(event.group.count)
+                rows += [event.group.first + i for i in which]
             elif isinstance(event, Turns) and stream is not None:
                 stream[: len(rows)] = through(event.norm, event.site, stream[: len(rows)])
 
@@ -194,25 +200,30 @@ def additivity_error(found: Sample) -> float:
         tokens; rounding alone where a graph is additive.
     """
     wiring = found.wiring
-    sites = [*wiring.streams, *(_stream_of(reads) for reads in wiring.reads)]
-    clean = wiring.model.run(found.batch, list(dict.fromkeys(sites)), logits=False).captured
-    edits = [
-        Edit(w.site, "set", (value if w.weight is not None else value[:, :, 0]).to(wiring.model.dtype))
-        for w, value in zip(wiring.writes, found.patched)
-    ]
-    patched = wiring.model.run(found.batch, list(dict.fromkeys(sites)), edits, logits=False).captured
+    sites = list(dict.fromkeys([*wiring.streams, *(_stream_of(reads) for reads in wiring.reads)]))
+    edits = wiring.edits(found.patched)
+    clean = wiring.model.run(found.batch, sites, logits=False).captured
+    patched = wiring.model.run(found.batch, sites, edits, logits=False).captured
+    flat = {site: (found.flat(clean[site]), found.flat(patched[site])) for site in sites}
+    squares: dict[int, list[float]] = {}
+    for tokens in chunks(len(found.examples), wiring.graph.shape[0], found.clean[0].shape[-1]):
 
-    def through(norm: Norm, site: Site, by: Tensor) -> Tensor:
-        x = found.flat(clean[site])
-        return norm(x + by) - norm(x)
+        def through(norm: Norm, site: Site, by: Tensor, tokens: slice = tokens) -> Tensor:
+            x = flat[site][0][tokens]
+            return norm(x + by) - norm(x)
 
-    worst = 0.0
-    for (reads, *_), _, stream in walk(wiring, found.changes, through):
-        site = _stream_of(reads)
-        whole = found.flat(patched[site]) - found.flat(clean[site])
-        if float(whole.norm()) > 0:
-            worst = max(worst, float((stream.sum(0) - whole).norm() / whole.norm()))
-    return worst
+        for (reads, *_), _, stream in walk(wiring, [c[tokens] for c in found.changes], through):
+            before, after = (x[tokens] for x in flat[_stream_of(reads)])
+            sums = squares.setdefault(reads.group.first, [0.0, 0.0])
+            sums[0] += float((stream.sum(0) - (after - before)).square().sum())
+            sums[1] += float((after - before).square().sum())
+    return max(((apart / whole) ** 0.5 for apart, whole in squares.values() if whole > 0), default=0.0)
+
+
+def chunks(tokens: int, sources: int, d_model: int, size: int = CHUNK_BYTES) -> Iterator[slice]:
+    """Tokens in pieces, so that what sources contribute to the stream at each takes so many bytes of float32."""
+    step = max(1, size // (4 * sources * d_model))
+    return (slice(first, min(first + step, tokens)) for first in range(0, tokens, step))
 
 
 def _stream_of(reads: Reads) -> Site:

@@ -22,10 +22,10 @@ from mechanome.circuits.interventions import Intervention, Means
 from mechanome.circuits.samples import additivity_error
 from mechanome.circuits.score_matrix import Level, Scores
 from mechanome.circuits.wiring import Wiring
-from mechanome.core import BadInput, NotFinite, track
+from mechanome.core import BadInput, BudgetTooSmall, NotFinite, track
 from mechanome.engine import Batch
-from mechanome.engine.asked import count, one_of
-from mechanome.engine.memory import Budget, nbytes, parse_budget, pieces
+from mechanome.engine.asked import count, names, one_of
+from mechanome.engine.memory import Budget, nbytes, parse_budget, pieces, show
 from mechanome.engine.metrics import Metric
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ def scores(
     quadrature: str = "midpoint",
     per_input: bool = False,
     only: Circuit | None = None,
+    rules: Sequence[str] = (),
     budget: Budget = None,
     quiet: bool = False,
 ) -> Scores:
@@ -97,7 +98,8 @@ def scores(
             `Intervention` with settings.
         steps, quadrature: points of integrated gradients, and where they lie (see `mechanome.circuits.attribution`).
         per_input: keep the scores of every example in `Scores.each`.
-        only: exact edges only: measure these, leave the others NaN.
+        only: exact effects only: measure the edges of this circuit, or the sources that it uses; the others are NaN.
+        rules: of the backward pass, for gradient methods: those of `relp_rules(model)` with `method="eap"` are RelP.
         budget: memory for the examples that are differentiated at once, such as "2GB".
         quiet: no progress bar.
 
@@ -116,26 +118,33 @@ def scores(
     one_of("quadrature", quadrature, QUADRATURES)
     chosen, steps = METHODS[method], count("steps", steps)
     change = Intervention(intervention) if isinstance(intervention, str) else intervention
-    if only is not None and (method != "exact" or level != "edge" or only.graph != graph):
-        raise BadInput("only=", "it chooses among edges of this graph that are measured", "use it with method='exact'")
+    if only is not None and (method != "exact" or only.graph != graph):
+        raise BadInput("only=", "it chooses among parts of this graph that are measured", "use it with method='exact'")
+    backward = names("rules", rules)
+    if backward and chosen.of is None:
+        raise BadInput("rules=", "they change backward passes, and exact effects have none", "choose another method")
     given = read_data(graph, data, metric, change)
     wiring = Wiring.of(graph)
-    batches = list(_batches(wiring, given, budget))
+    every = torch.ones(len(graph.sources), dtype=torch.bool)
+    edges, nodes = (graph.mask, every) if only is None else (only.edges, only.used)
+    room = parse_budget(budget, wiring.model.device)
+    if level == "edge":
+        room -= _of_edges(wiring, given, room, per_input, edges if method == "exact" else None)
+    batches = list(_batches(wiring, given, room))
     means = None
     if change.means:
         model = wiring.model
         reference = [b for b, _, _ in batches] if change.reference is None else [model.encode(change.reference)]
         means = Means.over(wiring, reference, change.kind == "positional-mean")
     parts: list[tuple[Tensor, Tensor, Tensor | None]] = []
-    notes = _of_precision(wiring.model.dtype)
+    notes = _of_precision(wiring.model.dtype) + ([f"backward rules: {', '.join(backward)}"] if backward else [])
     for clean, other, rows in track(batches, f"scoring {level}s", quiet=quiet or len(batches) == 1):
-        ask = Ask(wiring, given.metric, clean, other, rows, change, means, level == "edge", per_input)
+        ask = Ask(wiring, given.metric, clean, other, rows, change, means, level == "edge", per_input, backward)
         if chosen.of is None:
-            plain = replace(ask, edges=False)
             found = ask.sampled()
-            asked = graph.mask if only is None else only.edges
-            values = exact_nodes(plain) if level == "node" else exact_edges(ask, asked)
-            if not bool(torch.isfinite(values if level == "node" else values[:, asked]).all()):
+            plain = replace(ask, edges=False)
+            values = exact_nodes(plain, nodes) if level == "node" else exact_edges(ask, edges)
+            if not bool(torch.isfinite(values[:, nodes if level == "node" else edges]).all()):
                 raise NotFinite(f"effects in {wiring.model.name}", "some are NaN or infinite", "load it in float32")
         else:
             assert chosen.points is not None
@@ -164,13 +173,33 @@ def scores(
     )
 
 
-def _batches(wiring: Wiring, data: Data, budget: Budget) -> Iterator[tuple[Batch, Batch | None, Sequence[int]]]:
+def _of_edges(wiring: Wiring, data: Data, room: int, per_input: bool, exact: Tensor | None) -> int:
+    """Bytes of the scores of edges, and of what single runs keep of the edges that are measured, if any are.
+
+    Raises:
+        BudgetTooSmall: they do not fit.
+    """
+    graph, copies = wiring.graph, 3 + 2 * data.clean.rows * per_input
+    size = nbytes(*graph.shape, copies, dtype=wiring.dtype)
+    if exact is not None:
+        size += nbytes(int(exact.any(1).sum()), max(data.clean.frame.width, 1), _d_model(wiring), dtype=wiring.dtype)
+    if size > room:
+        raise BudgetTooSmall(
+            f"a budget of {show(room)}",
+            f"beside an example, scores of {graph.n_edges} edges{' for each' * per_input} need about {show(size)}",
+            "score sources with level='node', cut fewer MLPs into units, or choose edges with only=",
+        )
+    return size
+
+
+def _batches(wiring: Wiring, data: Data, room: int) -> Iterator[tuple[Batch, Batch | None, Sequence[int]]]:
     """The examples in pieces whose differentiated pass fits into memory."""
-    model, width = wiring.model, max(data.clean.frame.width, 1)
-    d_model = model.weight(f"W_O.{_with_heads(wiring.graph)}", wiring.graph.tower).value.shape[-1]
+    width = max(data.clean.frame.width, 1)
     # What autograd keeps of one token and block: the stream, norms, projections, four widths of the MLP, gradients.
-    each = nbytes(width * len(wiring.graph.layers), 32 * d_model, dtype=wiring.dtype)
-    size = pieces(data.clean.rows, each, parse_budget(budget, model.device), "example")
+    each = nbytes(width * len(wiring.graph.layers), 32 * _d_model(wiring), dtype=wiring.dtype)
+    # Of units: as they are, patched, changed, and their gradient.
+    each += nbytes(width, 4 * sum(w.group.count for w in wiring.writes if w.thin), dtype=wiring.dtype)
+    size = pieces(data.clean.rows, each, room, "example")
     for first in range(0, data.clean.rows, size):
         rows = range(first, min(first + size, data.clean.rows))
         yield data.clean.take(rows), None if data.other is None else data.other.take(rows), rows
@@ -182,5 +211,5 @@ def _of_precision(dtype: torch.dtype) -> list[str]:
     return []
 
 
-def _with_heads(graph: Graph) -> int:
-    return next(i for i, layer in enumerate(graph.layers) if layer.heads)
+def _d_model(wiring: Wiring) -> int:
+    return next(w.weight.shape[-1] for w in wiring.writes if w.group.kind == "head" and w.weight is not None)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -89,9 +90,8 @@ class _State:
         Args:
             running: the circuits. x: their values, `[circuit * batch, pos, ...]`.
         """
-        value = self.base.gather(x, len(running))
         number = self.base.wiring.writes.index(writes)
-        value = (value if writes.weight is not None else value.unsqueeze(2)) - self.base.patched[number]
+        value = writes.cut.values(self.base.gather(x, len(running))) - self.base.patched[number]
         first = writes.group.first
         for unit in range(writes.group.count):
             having = [i for i, c in enumerate(running) if self.live.sources[c, first + unit]]
@@ -179,13 +179,14 @@ class _State:
         parts = [writes for writes in wiring.writes[1:] if writes.group.layer == layer]
 
         def replacement(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            for writes in parts:
-                running = self.live.circuits(writes.group)
-                if running and writes.group.kind == "mlp":
-                    self._mlp(layer, original, writes, *inside["mlp_in"], running)
-                elif running:
+            for is_heads, some in groupby(parts, lambda writes: writes.group.kind == "head"):
+                together = list(some)
+                running = self.live.circuits(*(writes.group for writes in together))
+                if running and is_heads:
                     reads = [inside[kind] for kind in ("q", "k", "v")]
-                    self._attention(layer, original, args, kwargs, writes, reads, running)
+                    self._attention(layer, original, args, kwargs, together[0], reads, running)
+                elif running:
+                    self._mlp(layer, original, together, *inside["mlp_in"], running)
             return like(self.base.seen["block", layer].output, args[0] if args else kwargs["hidden_states"])
 
         return replacement
@@ -215,13 +216,18 @@ class _State:
         self,
         layer: int,
         original: Callable[..., Any],
-        writes: Writes,
+        writes: Sequence[Writes],
         phase: Phase,
         reads: Reads,
         running: Sequence[int],
     ) -> None:
-        """Run a block's MLP on the tokens at which it matters; it treats each alone, so they are one row."""
-        late = self.live.late[running, writes.group.first] & (not self.base.pooled)
+        """Run a block's MLP on the tokens at which it matters; it treats each alone, so they are one row.
+
+        Args:
+            writes: the MLP, or the units that it is cut into, all at one site.
+        """
+        nodes = slice(writes[0].group.first, writes[-1].group.nodes.stop)
+        late = self.live.late[running, nodes].all(1) & (not self.base.pooled)
         every = torch.arange(self.base.n_tokens, device=self.base.last.device)
         tokens = [self.base.last if alone else every for alone in late.tolist()]
         x = self._plain(phase, reads, running)
@@ -232,7 +238,13 @@ class _State:
         dummy = given.to(self.base.wiring.model.dtype)
         args, kwargs, _ = self.base.seen["block", layer]  # for attention, which is left out
         with_dummy = ((dummy, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": dummy})
-        seen = run_until(self.base, plan, writes.site, original, *with_dummy)[0]
-        patched = self.base.patched[self.base.wiring.writes.index(writes)][:, 0]
-        for c, at, value in zip(running, tokens, seen.split([len(at) for at in tokens])):
-            self.changes[c][self.live.before[c][writes.group.first], at] = value.to(patched) - patched[at]
+        seen = run_until(self.base, plan, writes[0].site, original, *with_dummy)[0].to(self.base.wiring.dtype)
+        for each in writes:
+            patched = self.base.patched[self.base.wiring.writes.index(each)]
+            values = each.cut.values(seen).split([len(at) for at in tokens])
+            for c, at, value in zip(running, tokens, values):
+                units = self.live.units(c, each.group)
+                if len(units):
+                    change = value[:, units] - patched[at][:, units]
+                    first = self.live.before[c][each.group.first]
+                    self.changes[c][first : first + len(units), at] = each.added(change, units)

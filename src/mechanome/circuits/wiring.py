@@ -7,17 +7,19 @@ carrying what each source has added, knows at each `Reads` what every source con
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 
+from mechanome.circuits.cuts import Coordinates, Cut, Each, Heads, Missed, Whole
 from mechanome.circuits.graph import Graph
-from mechanome.circuits.layers import Group
+from mechanome.circuits.layers import Group, Kind
 from mechanome.circuits.norms import Norm
-from mechanome.engine import Model, Site
+from mechanome.circuits.units import vectors
+from mechanome.engine import Edit, Model, Site
 from mechanome.engine.architecture import Block, Part, Tower
 
 
@@ -27,10 +29,11 @@ class Writes:
 
     Args:
         group: the sources.
-        site: their values, `batch pos unit width`, or `batch pos d_model` for a single source.
+        site: where their values are; groups of one MLP's units and their rest share one.
         weight: from values to the stream, `[unit, width, d_model]`; None where values are in the stream's space.
         norm: what their sum goes through on its way to the stream (sandwich norms), else None.
         into: the site of that norm's input.
+        cut: from the site's tensor to values, and back.
     """
 
     group: Group
@@ -38,10 +41,22 @@ class Writes:
     weight: Tensor | None = None
     norm: Norm | None = None
     into: Site | None = None
+    cut: Cut = field(default_factory=Whole)
 
-    def added(self, values: Tensor) -> Tensor:
-        """Values `[token, unit, width]` in the stream's space, `[unit, token, d_model]`."""
-        return values.transpose(0, 1) if self.weight is None else torch.bmm(values.transpose(0, 1), self.weight)
+    def added(self, values: Tensor, units: Tensor | None = None) -> Tensor:
+        """Values `[token, unit, width]` in the stream's space, `[unit, token, d_model]`.
+
+        Args:
+            values: of all units. units: or of these, by number.
+        """
+        if self.weight is None:
+            return values.transpose(0, 1)
+        return torch.bmm(values.transpose(0, 1), self.weight if units is None else self.weight[units])
+
+    @property
+    def thin(self) -> bool:
+        """Whether its sources are units, many and each one direction: what they write is summed, not held."""
+        return self.group.kind == "unit"
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,6 +129,25 @@ class Wiring:
         return tuple(found[group] for group in self.graph.writers)
 
     @cached_property
+    def sites(self) -> tuple[Site, ...]:
+        """Where the values of sources are, each once."""
+        return tuple(dict.fromkeys(w.site for w in self.writes))
+
+    def edits(self, values: Sequence[Tensor], site: Site | None = None) -> list[Edit]:
+        """Edits that make sources carry some values.
+
+        Args:
+            values: per group of sources, `[batch, pos, unit, width]`.
+            site: only the sources at this site; None for all.
+        """
+        held: dict[Site, Tensor] = {}
+        for writes, value in zip(self.writes, values):
+            if site is None or writes.site == site:
+                part = writes.cut.part(value)
+                held[writes.site] = held[writes.site] + part if writes.site in held else part
+        return [Edit(where, "set", part.to(self.model.dtype)) for where, part in held.items()]
+
+    @cached_property
     def reads(self) -> tuple[Reads, ...]:
         """In the order of `graph.readers`."""
         found = {e.group: e for e in self.events if isinstance(e, Reads)}
@@ -154,7 +188,7 @@ class _Builder:
             if mlp:
                 if block.style != "parallel":
                     yield mlp
-                yield Writes(writers["mlp"], self._site("mlp_out", layer))
+                yield from self._mlp_writes(layer, block, writers)
                 yield from self._turn(block, "ln2")
         yield Reads(self.graph.readers[-1], self._site("resid_post", len(self.tower.blocks) - 1))
 
@@ -194,10 +228,33 @@ class _Builder:
     def _heads(self, group: Group, block: Block) -> Writes:
         assert group.layer is not None
         site, weight = self._site("z", group.layer), self._weight(f"W_O.{group.layer}")
+        return Writes(group, site, weight, *self._behind(block, "attn_out"), cut=Heads())
+
+    def _behind(self, block: Block, role: str) -> tuple[Norm | None, Site | None]:
+        """The norm that all heads of a block, or all units of its MLP, write through, and the site of its input."""
         if block.style != "sandwich":
-            return Writes(group, site, weight)
-        norm = block.roles["attn_out"]
-        return Writes(group, site, weight, Norm.of(norm, self.dtype), _input_of(norm))
+            return None, None
+        return Norm.of(block.roles[role], self.dtype), _input_of(block.roles[role])
+
+    def _mlp_writes(self, layer: int, block: Block, writers: dict[Kind, Group]) -> Iterator[Writes]:
+        """A whole MLP, or the units that it is cut into and what they miss."""
+        units = self.graph.layers[layer].units
+        if units is None:
+            yield Writes(writers["mlp"], self._site("mlp_out", layer))
+            return
+        assert units.basis is not None
+        site, acts = self._site(units.point, layer), units.point == "mlp_act"
+        out = self._weight(f"W_out.{layer}") if acts else None
+        behind = self._behind(block, "mlp_out") if acts else (None, None)
+        cut: Cut = Each()
+        if units.every_neuron and out is not None:
+            each = out
+        else:
+            own = vectors(units.basis, units.count, self.model.device).to(self.dtype)
+            each, cut = own if out is None else own @ out, Coordinates(units.basis, own)
+        yield Writes(writers["unit"], site, each.unsqueeze(1), *behind, cut=cut)
+        if "rest" in writers:
+            yield Writes(writers["rest"], site, None if out is None else out[None], *behind, cut=Missed(units.basis))
 
 
 def _norm_part(block: Block, role: str) -> Part | None:
