@@ -1,12 +1,8 @@
 """Circuits: graphs of parts, scores of edges, sets of edges, running them, and how far to trust them."""
 
-<<<<<<< HEAD
 from mechanome.circuits.attribution import QUADRATURES, relp_rules
-=======
-from mechanome.circuits.attribution import QUADRATURES
 from mechanome.circuits.certification import Certificate, certify, load_certificate, save_certificate
 from mechanome.circuits.channels import Channels, channel_scores, prune_channels
->>>>>>> 99abf8ef48099bdc02899af093a6ea922a26dfff
 from mechanome.circuits.circuit import Circuit, stack
 from mechanome.circuits.circuit_files import load_circuit, load_eap_ig, save_circuit, save_eap_ig
 from mechanome.circuits.execution import Executed, Prepared, execute
