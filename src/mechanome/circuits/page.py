@@ -93,7 +93,7 @@ def _curve(d: Discovery) -> Section:
             f"{story.OTHERS[d.settings.intervention]}. 100\u202f% is the model itself, 0\u202f% no edge at all. Where "
             "the lines part, the circuit fits the examples it was found on.",
         ),
-        CurvePicture(found, held, d.circuit.share, d.faithfulness, ENOUGH),
+        CurvePicture(found, held, d.measures.chosen.share, d.faithfulness, ENOUGH),
         (f"CPR {story.value(held.cpr)}, CMD {story.value(held.cmd)}, on held-out examples.",),
         (
             "Exact: every circuit is run. Faithfulness is (metric of the circuit - metric of no edge) / (metric of the "

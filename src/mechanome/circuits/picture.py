@@ -105,7 +105,7 @@ class CircuitPicture:
             for node in _into(graph, boxes, j)
         ]
         left_out = len(self.circuit) - len(self.drawn)
-        note = f'<p class="dim">{left_out} weaker edges are not drawn.</p>' if left_out else ""
+        note = f'<p class="dim">{left_out:,} weaker edges are not drawn.</p>' if left_out else ""
         return Markup(
             f'<div class="scroll"><svg class="circuit" viewBox="0 0 {width:g} {height:g}" width="{width:g}" role="img" '
             f'aria-label="{escape(repr(self.circuit))}" style="max-width:100%;height:auto;display:block;margin:auto">'
@@ -128,7 +128,8 @@ def _into(graph: Graph, boxes: dict[str, Node], target: int) -> Sequence[Node]:
 
 
 def _curve(start: Node, end: Node, name: str, value: float | None, strongest: float) -> str:
-    strength = 0.5 if value is None else max(0.08, abs(value) / strongest)
+    # The root keeps weak edges visible beside one that is ten times as strong.
+    strength = 0.5 if value is None else max(0.15, (abs(value) / strongest) ** 0.5)
     hue = "--soft-rgb" if value is None else "--for-rgb" if value <= 0 else "--against-rgb"
     color = "var(--soft)" if value is None else f"rgb(var({hue}))"
     middle = (start.y + end.y) / 2
@@ -142,7 +143,7 @@ def _curve(start: Node, end: Node, name: str, value: float | None, strongest: fl
 
 
 def _box(node: Node) -> str:
-    half = 17 if len(node.label) <= 5 else 25
+    half = {5: 21, 6: 26}.get(len(node.label), 17)
     return (
         f'<g data-tip="{escape(node.tip)}"><title>{escape(node.tip)}</title>'
         f'<rect x="{node.x - half:g}" y="{node.y - 11:g}" width="{2 * half}" height="22" rx="6" fill="var(--card)" '

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mechanome.circuits.graph import Graph
 from mechanome.engine import Batch, Site
-from mechanome.engine.memory import Budget
+from mechanome.engine.memory import Budget, nbytes, parse_budget, pieces
 from mechanome.report.rendering import share
 from mechanome.tasks import Task
 
@@ -48,20 +48,31 @@ def looks(graph: Graph, task: Task, sources: Iterable[str], *, budget: Budget = 
         budget: memory, such as "2GB".
     """
     model, batch = graph.opened(), task.encode(graph.opened())
-    places = [_places(batch, row) for row in range(batch.rows)]
     wanted = {graph.source_index(name): name for name in sources}
+    groups = {
+        Site("pattern", g.layer or 0, tower=graph.tower): g
+        for g in graph.writers
+        if g.kind == "head" and any(i in wanted for i in range(g.first, g.first + g.count))
+    }
+    sites = [site for site in groups if model.serves(site)]
+    if not sites:
+        return {}
+    each = nbytes(sum(groups[site].count for site in sites), batch.frame.width, batch.frame.width)
+    size = pieces(batch.rows, each, parse_budget(budget, model.device), "example")
+    sums: dict[Site, dict[tuple[str, str], Tensor]] = {site: {} for site in sites}
+    for first in range(0, batch.rows, size):
+        some = batch.take(range(first, min(first + size, batch.rows)))
+        places = [_places(some, row) for row in range(some.rows)]
+        run = model.run(some, capture=sites, logits=False)
+        for site in sites:
+            _add(sums[site], some, places, run[site].float().cpu())
     found: dict[str, Look] = {}
-    for group in graph.writers:
-        heads = [i for i in range(group.first, group.first + group.count) if i in wanted]
-        site = Site("pattern", group.layer or 0, tower=graph.tower)
-        if group.kind != "head" or not heads or not model.serves(site):
-            continue
-        pattern = model.run(batch, capture=[site], logits=False, budget=budget)[site].float().cpu()
-        means = _means(batch, places, pattern)
-        for i in heads:
-            best = max(means, key=lambda pair: float(means[pair][i - group.first]), default=None)
-            if best is not None:
-                found[wanted[i]] = Look(*best, float(means[best][i - group.first]))
+    for site in sites:
+        for unit in range(groups[site].count):
+            name = wanted.get(groups[site].first + unit)
+            best = max(sums[site], key=lambda pair: float(sums[site][pair][unit]), default=None)
+            if name is not None and best is not None:
+                found[name] = Look(*best, float(sums[site][best][unit]) / batch.rows)
     return found
 
 
@@ -87,15 +98,12 @@ def _places(batch: Batch, row: int) -> _Places:
     return _Places(queries | {LAST: last}, keys)
 
 
-def _means(batch: Batch, places: list[_Places], pattern: Tensor) -> dict[tuple[str, str], Tensor]:
-    """Attention between named places, `[head]` each, a mean over examples; `pattern` is `[batch, head, query, key]`."""
-    sums: dict[tuple[str, str], Tensor] = {}
+def _add(sums: dict[tuple[str, str], Tensor], batch: Batch, places: list[_Places], pattern: Tensor) -> None:
+    """Add attention between named places, `[head]` each, over the rows of a pattern `[batch, head, query, key]`."""
     for row, place in enumerate(places):
         start = batch.frame.starts[row]
         for query, q in place.queries.items():
             for key, positions in place.keys.items():
-                if min(positions) > q:
-                    continue
-                weight = pattern[row][:, start + q, [start + k for k in positions]].sum(-1)
-                sums[query, key] = sums.get((query, key), torch.zeros_like(weight)) + weight
-    return {pair: total / len(places) for pair, total in sums.items()}
+                if min(positions) <= q:
+                    weight = pattern[row][:, start + q, [start + k for k in positions]].sum(-1)
+                    sums[query, key] = sums.get((query, key), torch.zeros_like(weight)) + weight

@@ -58,9 +58,8 @@ class CurvePicture:
                 tickfont={"color": LIGHT["ink"], "size": 12},
             ),
         )
-        for level, dash in ((self.needed, "dash"), (1.0, "dot")):
-            line = {"color": LIGHT["soft"], "width": 1.2, "dash": dash}
-            found.add_shape(type="line", x0=0, x1=1, xref="paper", y0=level, y1=level, line=line, layer="below")
+        line = {"color": LIGHT["ink"], "width": 1.5, "dash": "dash"}
+        found.add_shape(type="line", x0=0, x1=1, xref="paper", y0=self.needed, y1=self.needed, line=line)
         found.add_scatter(**_trace(self.finding, "found on", LIGHT["soft"], "dot", 5))
         found.add_scatter(**_trace(self.held_out, "held out", LIGHT["for"], "solid", 7, bars=True))
         if self.own.value is not None:
