@@ -35,7 +35,7 @@ SIZES = 10
 """Sizes that are tried: as many numbers 1, 2, 5, 10 ... below the number of edges, the largest ones."""
 FEWEST_SIZES = 5
 """Fewer sizes are no curve."""
-TOKENS = 4000
+TOKENS = 2000
 """Circuits times tokens that are run at most: a long prompt tries fewer sizes and paraphrases, or has no circuit."""
 PARAPHRASES = 9
 """Paraphrases that are tried at most, as many as in the paper."""
