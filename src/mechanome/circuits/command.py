@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mechanome.circuits.certification import save_certificate
 from mechanome.circuits.circuit_files import save_circuit, save_eap_ig
 from mechanome.circuits.finding.discovery import Discovery, discover
 from mechanome.circuits.finding.settings import Settings
@@ -100,6 +101,8 @@ def _written(folder: RunFolder, found: Discovery) -> Outcome:
     for name, scores in kept.items():
         if scores is not None:
             scores.save(path / f"{name}.safetensors")
+    if found.certificate is not None:
+        save_certificate(found.certificate, path / "certificate.json")
     found.halves.task.to_jsonl(path / "examples.jsonl")
     write_json(path / outcome.file, outcome.record)
     folder.write_report(found.html(f"mechanome replay {path}"))

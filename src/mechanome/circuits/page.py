@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from mechanome.circuits.certification import certificate_section
 from mechanome.circuits.finding import story
 from mechanome.circuits.finding.discovery import Discovery
 from mechanome.circuits.finding.measuring import ENOUGH
@@ -54,6 +55,8 @@ def _sections(d: Discovery) -> Iterator[Section]:
     yield _measures(d)
     if d.stability is not None:
         yield _stability(d, d.stability)
+    if d.certificate is not None:
+        yield certificate_section(d.certificate, _LISTED)
 
 
 def _drawing(d: Discovery) -> Section:

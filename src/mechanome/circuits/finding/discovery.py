@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import Console
 from torch import Tensor
 
+from mechanome.circuits.certification import Certificate, certify
 from mechanome.circuits.circuit import Circuit
 from mechanome.circuits.finding.attention import Look, looks
 from mechanome.circuits.finding.examples import Halves, halves, opened_task
@@ -23,6 +24,7 @@ from mechanome.circuits.graph import Graph
 from mechanome.circuits.measured import Measured
 from mechanome.circuits.metrics import accuracy, circuit_error, completeness, divergence, faithfulness, iou, ndf
 from mechanome.circuits.screening import top
+from mechanome.circuits.selecting import Select
 from mechanome.circuits.stability import stability_report
 from mechanome.circuits.stability_card import StabilityReport
 from mechanome.core import stage, versions
@@ -53,6 +55,7 @@ class Discovery:
         ranked: what the method gave.
         measures: the circuit, and what it does on both halves.
         stability: the report card, where it was asked for.
+        certificate: of the circuit's size, over the examples it was found on, where it was asked for.
         looks: where heads of the circuit look most, by source.
         notes: what a reader must know.
         seconds: wall time by stage.
@@ -65,6 +68,7 @@ class Discovery:
     ranked: Ranked = field(repr=False)
     measures: Measures = field(repr=False)
     stability: StabilityReport | None = None
+    certificate: Certificate | None = None
     looks: dict[str, Look] = field(default_factory=dict, repr=False)
     notes: tuple[str, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict, repr=False)
@@ -162,7 +166,7 @@ def discover(task: str | Task, model: str | Model, *, quiet: bool = False, **set
         model: an opened model, or what `mechanome.load` opens.
         quiet: no progress, and no notes.
         settings: `method`, `level`, `size`, `threshold`, `sizes`, `metric`, `intervention`, `examples`, `seed`,
-            `stability`, `verify`, `budget`, as in `mechanome.circuits.finding.settings.Settings`.
+            `stability`, `certify`, `verify`, `budget`, as in `mechanome.circuits.finding.settings.Settings`.
 
     Raises:
         BadInput, UnknownName: settings that cannot be, or a size beyond the graph. NotServed: a model without such a
@@ -186,10 +190,15 @@ def discover(task: str | Task, model: str | Model, *, quiet: bool = False, **set
     if asked.stability:
         with _timed(seconds, "stability", "resampling examples", quiet):
             card = _stability(graph, ranked, chosen.finding, asked, measures.chosen.size, quiet)
+    proof = None
+    if asked.certify:
+        with _timed(seconds, "certificate", "certifying", quiet):
+            assert ranked.scores is not None
+            proof = certify(Select(measures.chosen.size), ranked.scores, seed=asked.seed, quiet=True)
     with _timed(seconds, "attention", "reading attention", quiet):
         seen = looks(graph, chosen.finding, measures.chosen.circuit.nodes, budget=asked.budget)
     notes = (*(opened.source.notes if opened.source else ()), *ranked.notes)
-    return Discovery(asked, graph, chosen, ranked, measures, card, seen, tuple(dict.fromkeys(notes)), seconds)
+    return Discovery(asked, graph, chosen, ranked, measures, card, proof, seen, tuple(dict.fromkeys(notes)), seconds)
 
 
 @contextmanager

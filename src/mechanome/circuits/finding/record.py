@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from mechanome.circuits.certification import Certificate
 from mechanome.circuits.finding.discovery import Discovery
 from mechanome.circuits.finding.measuring import ENOUGH, Half
 from mechanome.circuits.finding.rows import rows
@@ -40,6 +41,7 @@ def record(d: Discovery) -> dict[str, Any]:
         "curves": {"finding": _curve(d.measures.finding), "held_out": _curve(d.measures.held_out)},
         "screening": None if d.ranked.screened is None else _screening(d, d.ranked.screened),
         "stability": None if d.stability is None else d.stability.record(),
+        "certificate": None if d.certificate is None else _certificate(d.certificate),
         "attention": {name: vars(look) for name, look in d.looks.items()},
         "notes": list(d.notes),
         "versions": dict(d.versions),
@@ -64,6 +66,18 @@ def _curve(half: Half) -> dict[str, Any] | None:
         "faithfulness": [_measured(found) for found in half.curve.faithfulness],
         "cpr": _measured(half.curve.cpr),
         "cmd": _measured(half.curve.cmd),
+    }
+
+
+def _certificate(found: Certificate) -> dict[str, Any]:
+    """What is certified to be in; `certificate.json` has every part."""
+    named = zip(found.names, found.certified_in.tolist(), found.votes.tolist(), found.bounds.lower.tolist())
+    return {
+        **found.counts(),
+        "radius": found.level.promised,
+        "statement": found.statement,
+        "parts": [{"name": name, "votes": votes, "above": lower} for name, kept, votes, lower in named if kept],
+        "notes": list(found.notes),
     }
 
 

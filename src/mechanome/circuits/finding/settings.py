@@ -31,6 +31,7 @@ class Settings:
         examples: how many are used, both halves together.
         seed: of the examples, of their division, and of methods that draw.
         stability: whether the method is repeated on resampled examples.
+        certify: whether parts are certified that no single example decides on (paper 26).
         verify: edges measured exactly; None for the usual number.
         budget: memory for the largest piece, such as "2GB".
 
@@ -48,6 +49,7 @@ class Settings:
     examples: int = 32
     seed: int = 0
     stability: bool = False
+    certify: bool = False
     verify: int | None = None
     budget: str | None = None
 
@@ -67,6 +69,9 @@ class Settings:
                 raise BadInput(f"{name}={value!r}", "it must be a whole number from 0", "give one such as 0")
         if self.verify and not WAYS[self.method].screens:
             raise BadInput(f"verify={self.verify}", f"{self.method} is no estimate to verify", "leave it out")
+        if self.certify and WAYS[self.method].searches:
+            why = f"{self.method} would search again for each of a thousand masks"
+            raise BadInput("certify", why, "choose a method that scores, or call mechanome.circuits.certify")
         object.__setattr__(self, "sizes", _shares(self.sizes))
         parse_budget(self.budget)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from mechanome.circuits.certification import Certificate
 from mechanome.circuits.finding.discovery import Discovery
 from mechanome.circuits.finding.measuring import ENOUGH
 from mechanome.circuits.finding.rows import strongest_heads
@@ -104,6 +105,8 @@ def _story(d: Discovery) -> Iterator[Line]:
         )
     if d.stability is not None:
         yield (_stability(d),)
+    if d.certificate is not None:
+        yield (_certificate(d.certificate),)
 
 
 def _method(d: Discovery) -> str:
@@ -133,6 +136,16 @@ def _stability(d: Discovery) -> str:
         f"Given other examples of the same kind, the method's circuits of this size share {interval(point.jaccard)} of "
         f"their {d.stability.kind} (Jaccard; by chance {number(point.chance, 3)}), over {d.stability.samples} "
         f"{d.stability.draw} samples."
+    )
+
+
+def _certificate(found: Certificate) -> str:
+    chosen, level = int(found.found.sum()), found.level
+    inside = int((found.certified_in & found.found).sum())
+    edits = "insertion, deletion or substitution" if level.promised == 1 else f"{level.promised} such changes"
+    return (
+        f"Certified: {inside} of the {chosen} parts that were chosen. No {edits} of an example can turn the majority "
+        f"of random sub-datasets against them (confidence {1 - level.alpha:g}, all parts together)."
     )
 
 

@@ -68,7 +68,7 @@ def _screened(graph: Graph, data: Task, asked: Settings, quiet: bool) -> Ranked:
         verify=asked.verify,
         level=asked.level,  # type: ignore[arg-type]
         intervention=asked.intervention,
-        per_input=asked.stability,
+        per_input=asked.stability or asked.certify,
         budget=asked.budget,
         quiet=quiet,
     )
@@ -82,7 +82,7 @@ def _exact(graph: Graph, data: Task, asked: Settings, quiet: bool) -> Ranked:
         method="exact",
         level=asked.level,  # type: ignore[arg-type]
         intervention=asked.intervention,
-        per_input=asked.stability,
+        per_input=asked.stability or asked.certify,
         budget=asked.budget,
         quiet=quiet,
     )
