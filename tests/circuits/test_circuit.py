@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -188,6 +190,10 @@ def test_tables_put_the_largest_score_first() -> None:
     assert abs(best[2]) == pytest.approx(float(scores.values.abs().max())) and best[3] == pytest.approx(-best[2])
 
 
+TIP = re.compile(r'<path [^>]*data-tip="([^"]*)"')
+HUE = re.compile(r'<path [^>]*stroke="rgb\(var\(--(for|against)-rgb')
+
+
 def test_the_picture_draws_the_strongest_edges_and_says_what_it_leaves_out() -> None:
     circuit, scores = random_circuit(3), scored(GRAPH)
     picture = CircuitPicture(circuit, scores, most=10, tips={"z.0.h1": "looks <back>"})
@@ -195,6 +201,9 @@ def test_the_picture_draws_the_strongest_edges_and_says_what_it_leaves_out() -> 
     strongest = circuit.table(scores, k=10)
     for source, target, _ in strongest.rows:
         assert f"{source}-&gt;{target}:" in html
+    drawn = dict(zip(map(unescape, TIP.findall(html)), HUE.findall(html)))
+    hues = {f"{a}->{b}": "for" if value < 0 else "against" for a, b, value in strongest.rows}
+    assert {edge.split(": ")[0]: hue for edge, hue in drawn.items()} == hues, "green: the metric falls without it"
     assert f"{len(circuit) - 10} weaker edges" in html and html.count("<svg") == 1
     assert "<back>" not in html and len(picture.table()) == len(circuit)
     boxes = picture.nodes()

@@ -222,6 +222,9 @@ def test_the_page_shows_the_curve_and_the_circuit(found: Explanation) -> None:
     listed = second.picture.table()
     assert [f"{a}->{b}" for a, b, _ in listed.rows] == c.record()["circuit"]["names"][: len(listed.rows)]
     assert [lost for *_, lost in listed.rows] == [-x for x in c.record()["circuit"]["scores"][: len(listed.rows)]]
+    source, target, lost = listed.rows[0]
+    path = next(p for p in str(second.picture.html()).split("<path")[1:] if f"{source}-&gt;{target}:" in p)
+    assert ("--for-rgb" in path) == (lost > 0), "green: the preference would be lower without it"
     html = found.html()
     assert "alone it restores" in html and "<svg" in html and "NDF over the number of edges" in html
     assert "the edges of the circuit are ranked by one" in text(page.measured[0])

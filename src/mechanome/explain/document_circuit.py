@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from markupsafe import Markup
 
@@ -96,16 +96,15 @@ class _Drawn:
     """A drawing whose table holds what is drawn.
 
     Args:
-        picture: the drawing; its scores are what the preference would lose without an edge.
+        picture: the drawing; a score is what patching the edge adds to the preference, so a loss is its opposite.
     """
 
     picture: CircuitPicture
 
     @classmethod
     def of(cls, c: PromptCircuit) -> _Drawn:
-        """The circuit that is shown; a score is what patching the edge adds, so a loss is its opposite."""
-        lost = replace(c.found.scores, values=-c.found.scores.values)
-        return cls(CircuitPicture(c.circuit, lost, _DRAWN, dict(c.tips)))
+        """The circuit that is shown."""
+        return cls(CircuitPicture(c.circuit, c.found.scores, _DRAWN, dict(c.tips)))
 
     def html(self) -> Markup:
         """The drawing."""
@@ -114,5 +113,5 @@ class _Drawn:
     def table(self) -> Table:
         """The edges drawn, strongest first."""
         graph = self.picture.circuit.graph
-        rows = [(graph.sources[i], graph.targets[j], lost) for i, j, lost in self.picture.drawn]
+        rows = [(graph.sources[i], graph.targets[j], -(score or 0.0)) for i, j, score in self.picture.drawn]
         return Table(["from", "to", "preference lost without it (logits, an estimate)"], rows)
