@@ -145,5 +145,9 @@ STUDY = Study(
         "input is shown beside.",
         "NDF looks at one number at the last position; a circuit of NDF 1 may differ from the model in all else.",
     ),
-    beside={"held-out-gain": "on a held-out input, best of n minus the query's own scores"},
+    beside={
+        "held-out-single": "NDF on a held-out input, circuits by the query's own scores",
+        "held-out-averaging": "by averaging",
+        "held-out-best": "by best of n",
+    },
 )
