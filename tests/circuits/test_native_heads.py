@@ -112,6 +112,11 @@ def test_heads_that_are_not_bilinear_are_refused(name: str) -> None:
         attention_terms(opened(name), IDS, [1], threshold=0.05)
 
 
+def test_queries_that_are_normalized_have_no_map() -> None:
+    with pytest.raises(NotServed, match="off a linear map"):
+        rotations(opened("qwen3"), [0], 3)
+
+
 def test_positions_that_act_on_scores_are_refused() -> None:
     """A bias by distance is no product of queries and keys: the terms miss the scores, and that is said."""
     with pytest.raises(NotServed, match=r"."):

@@ -45,7 +45,13 @@ def test_alignment_matches_pairs_to_units() -> None:
     assert found.query.tolist() == pytest.approx([1, 1]) and found.key.tolist() == pytest.approx([1, 1])
     assert found.values.tolist() == pytest.approx([2, 3]) and found.strengths.tolist() == [1.0, 1.2]
     assert (found.mean, found.worst) == pytest.approx((1.0, 1.0)) and toy.crowding() == 0.0
+    assert found.units.tolist() in ([1, 0], [0, 1]) and found.shared == 0.0
     assert toy.chance(1).mean < 0.9
+    opposite = torch.eye(6)
+    opposite[2], opposite[3] = -opposite[0], -opposite[1]  # both sides reversed: one unit serves two pairs
+    packed = TrainedToy(settings, opposite, query, key, 0.0, 0.0)
+    assert packed.alignment().mean == pytest.approx(1.0) and packed.alignment().shared == 1.0
+    assert packed.alignment(apart=True).mean == pytest.approx(0.5) and packed.alignment(apart=True).shared == 0.0
     crowded = TrainedToy(settings, torch.eye(6) + 1.0, query, key, 0.0, 0.0)
     assert crowded.crowding() == pytest.approx(8 / 9)
 

@@ -137,7 +137,7 @@ def test_the_units_of_an_mlp_sum_to_its_output(name: str) -> None:
     assert all(row[2] < 1e-5 for row in units.fidelity().rows)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [*MODELS, "gpt_neox"])
 @pytest.mark.parametrize("side", ["read", "gate"])
 def test_read_units_sum_to_what_neurons_see(name: str, side: str) -> None:
     model = opened(name)

@@ -18,7 +18,9 @@ from registry_models import need
 def stored() -> measuring.Stored:
     theorem = {"general": torch.tensor([0.9999, 1.0]), "isotropic": torch.tensor([1.0, 0.9995])}
     toy = {
-        "mean": 0.99, "worst": 0.97, "second": 0.1, "ranks": 1.0, "chance": 0.3, "crowding": 0.1, "losses": [0.1, 0.2],
+        "mean": 0.99, "worst": 0.97,
+        "strongest-mean": 0.9, "strongest-worst": 0.8, "apart": 0.7, "shared": 0.5,
+        "second": 0.1, "ranks": 1.0, "chance": 0.3, "crowding": 0.1, "losses": [0.1, 0.2],
         "values": torch.tensor([2.0, 0.2]), "query": torch.ones(1), "key": torch.ones(1),
     }  # fmt: skip
     names = measuring.toy_settings(Settings())
@@ -67,8 +69,16 @@ def test_a_small_model_is_measured_in_training() -> None:
     assert len(found["own"]) == len(found["rotated"]) == emergence.CHECKPOINTS + 1
     assert all(0 < value <= 1 for value in (*found["own"], *found["rotated"])) and 0 <= found["head"] < 4
     assert found["own"][0] != found["own"][-1]
-    ids = emergence.sequences(3, torch.Generator().manual_seed(0))
-    assert torch.equal(ids[:, 1 : emergence.PERIOD + 1], ids[:, emergence.PERIOD + 1 :]) and ids[:, 0].sum() == 0
+
+
+def test_repetitions_start_anywhere_and_places_are_what_followed() -> None:
+    ids, start = emergence.sequences(5, torch.Generator().manual_seed(0))
+    assert len(set(start.tolist())) > 1 and ids.shape == (5, 2 * emergence.PERIOD)
+    assert torch.equal(ids[:, : emergence.PERIOD].sort(1).values, ids[:, emergence.PERIOD :].sort(1).values)
+    found = emergence.places(start)
+    assert len(found) > 5 * (emergence.PERIOD - 3)
+    for row, query, key in found:
+        assert ids[row, key - 1] == ids[row, query] and ids[row, key] == ids[row, query + 1]
 
 
 @pytest.mark.real_model

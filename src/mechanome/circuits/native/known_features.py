@@ -17,6 +17,9 @@ from torch import Tensor, nn
 from mechanome.circuits.native.weight_units import WeightUnits, random_rotation
 from mechanome.core import BadInput, Parts, fit, seeded
 
+_SMALL = 0.3
+"""Scale of a head's first weights: what is left of large ones would crowd the spectrum of Omega."""
+
 Pair = tuple[int, int, float]
 """Feature on the query, feature on the key, strength."""
 
@@ -47,7 +50,7 @@ class KnownFeatures:
     sharpness: float = 5.0
     keys: int = 8
     steps: int = 4000
-    batch: int = 512
+    batch: int = 256
     lr: float = 1e-3
 
     def __post_init__(self) -> None:
@@ -70,8 +73,8 @@ class _Toy(nn.Module):
         super().__init__()
         self.written = nn.Parameter(torch.randn(size.features, size.width) / size.width**0.5)
         self.bias = nn.Parameter(torch.zeros(size.features))
-        self.query = nn.Parameter(torch.randn(size.width, size.d_head) / size.width**0.5)
-        self.key = nn.Parameter(torch.randn(size.width, size.d_head) / size.width**0.5)
+        self.query = nn.Parameter(_SMALL * torch.randn(size.width, size.d_head) / size.width**0.5)
+        self.key = nn.Parameter(_SMALL * torch.randn(size.width, size.d_head) / size.width**0.5)
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,16 +99,25 @@ class TrainedToy:
         """Units of Omega = W_Q W_K^T, float64."""
         return WeightUnits.svd_of_product(self.query.double(), self.key.double().T)
 
-    def alignment(self, units: WeightUnits | None = None) -> Alignment:
-        """How well units match the template's features; those of Omega, or others of the same width."""
+    def alignment(self, units: WeightUnits | None = None, *, apart: bool = False) -> Alignment:
+        """How well units match the template's features.
+
+        Args:
+            units: those of Omega, or others of the same width.
+            apart: give each pair a unit of its own (the assignment with the largest sum of cosines). Without it each
+                pair has the unit that fits it best: pairs whose features are opposite directions can share one, because
+                two signs cancel.
+        """
         found = self.units() if units is None else units
         lengths = self.written.double().norm(dim=1, keepdim=True).clamp(min=1e-12)
         features = self.written.double() / lengths
         first = (features[[i for i, _, _ in self.settings.pairs]] @ found.left.T).abs()
         second = (features[[j for _, j, _ in self.settings.pairs]] @ found.right.T).abs()
-        rows, columns = linear_sum_assignment(-(first + second).numpy())
+        rows, columns = torch.arange(len(first)), (first + second).argmax(1)
+        if apart:
+            rows, columns = (torch.as_tensor(x) for x in linear_sum_assignment(-(first + second).numpy()))
         strengths = torch.tensor([s for _, _, s in self.settings.pairs], dtype=torch.float64)[rows]
-        return Alignment(first[rows, columns], second[rows, columns], found.values[columns], strengths)
+        return Alignment(first[rows, columns], second[rows, columns], found.values[columns], strengths, columns)
 
     def chance(self, seed: int = 0) -> Alignment:
         """The alignment with random orthonormal directions in place of the singular vectors."""
@@ -124,17 +136,24 @@ class TrainedToy:
 
 @dataclass(frozen=True)
 class Alignment:
-    """Template pairs and the units matched to them (the assignment with the largest sum of cosines).
+    """Template pairs and the units matched to them; see `TrainedToy.alignment`.
 
     Args:
         query, key: |cos| of each pair's features with its unit's two sides, `[pair]`.
-        values: singular values of these units, `[pair]`. strengths: of the pairs, `[pair]`.
+        values: singular values of these units, `[pair]`. strengths: of the pairs, `[pair]`. units: which, `[pair]`.
     """
 
     query: Tensor
     key: Tensor
     values: Tensor
     strengths: Tensor
+    units: Tensor
+
+    @property
+    def shared(self) -> float:
+        """Share of pairs whose unit another pair has too."""
+        units = self.units.tolist()
+        return sum(units.count(unit) > 1 for unit in units) / len(units)
 
     @property
     def mean(self) -> float:
@@ -166,8 +185,8 @@ def train_known_features(settings: KnownFeatures, seed: int = 0, *, quiet: bool 
 
     def step(_: int) -> dict[str, Tensor]:
         shape = (settings.batch, 1 + settings.keys, settings.features)
-        f = torch.rand(shape, generator=generator)
-        f = f * (torch.rand(shape, generator=generator) >= settings.absent)
+        # One draw makes both: 0 with the chance `absent`, else uniform.
+        f = torch.relu(torch.rand(shape, generator=generator) - settings.absent) / (1 - settings.absent)
         stream = f @ toy.written
         back = torch.relu(stream @ toy.written.T + toy.bias)
         reconstruction = (back - f).square().sum(-1).mean()

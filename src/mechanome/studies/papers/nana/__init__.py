@@ -41,15 +41,15 @@ class Settings:
     prompts: int
     candidates: int
     removed: int = 64
-    draws: int = 5
+    draws: int = 3
     sampled: int = 300
-    ablated: int = 5
-    kept: tuple[int, ...] = (64, 256, 1024, 4096)
+    ablated: int = 3
+    kept: tuple[int, ...] = (64, 512, 4096)
     top: int = 100
-    directions: int = 400
+    directions: int = 300
     layers: int = 1
-    texts: int = 192
-    steps: int = 300
+    texts: int = 96
+    steps: int = 120
 
 
 def _measure(context: Context[Settings]) -> Measured:
@@ -148,9 +148,10 @@ STUDY = Study(
             note="Three layers only, and a dictionary that is hardly trained.",
         ),
         "cpu": Scale(
-            Settings(prompts=20, candidates=70),
+            Settings(prompts=20, candidates=60),
             {"decoder": "smollm2-135m-instruct"},
-            note="17,280 units of 30 layers; 60 prompts of each of three tasks. Minutes on one thread.",
+            seeds=2,
+            note="17,280 units of 30 layers; 40 prompts of each of three tasks. Minutes on one thread.",
         ),
         "full": Scale(
             Settings(prompts=60, candidates=200, draws=20, sampled=1000, ablated=20, texts=4096, steps=5000),
@@ -169,7 +170,7 @@ STUDY = Study(
         "A unit is a pair of singular vectors of W_out: its gate is the neurons' projection on one, and it writes the "
         "other. Its direct contribution is what it adds to the logit difference through the stream alone, the last "
         "norm's scale held. Units are removed at the last position, everything after is computed again.",
-        "Random sets: for each chosen unit another one, among the twenty whose mean output is closest in length. Five "
+        "Random sets: for each chosen unit another one, among the twenty whose mean output is closest in length. Three "
         "sets, averaged. Comparisons of drops are contrasts (a - 5 b > 0 rather than a / b >= 5), which stay defined "
         "where b is near 0; intervals resample prompts.",
         "Concentration: 1 % of the units of each basis, per prompt. A rotation of the neurons has 1,536 units a layer, "

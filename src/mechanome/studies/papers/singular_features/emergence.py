@@ -1,7 +1,8 @@
 """The small model of paper 28's study: when in training does an induction head's attention become a few terms?
 
-Random tokens are written twice. Whoever finds what followed a token the first time can say what follows now, which
-takes two heads in a row; the second one is the induction head.
+Random tokens are followed by the same from a random place on, around the end. Whoever finds what followed a token
+the first time can say what follows now. The distance differs from prompt to prompt, so positions alone do not tell;
+it takes two heads in a row, and the second one is the induction head.
 """
 
 from __future__ import annotations
@@ -17,19 +18,30 @@ from mechanome.circuits.native import attention_terms, sparseness
 from mechanome.core import Parts, fit, seeded
 from mechanome.engine import load
 
-PERIOD = 12
+PERIOD = 10
 """Tokens before they are repeated."""
-VOCAB = 32
+VOCAB = 24
 CHECKPOINTS = 10
 """Measured after the untrained model."""
-_DRAWS = 8
-_LAYER = 1
+_DRAWS = 4
+_LR = 3e-3
+
+Places = list[tuple[int, int, int]]
+"""Prompt, query and the key that followed the query's token the first time."""
 
 
-def sequences(n: int, generator: torch.Generator) -> Tensor:
-    """Different random tokens, written twice, `[n, 2 * PERIOD]`; none of them is token 0, which comes first."""
-    drawn = torch.rand(n, VOCAB - 1, generator=generator).argsort(1)[:, :PERIOD] + 1
-    return torch.cat([torch.zeros(n, 1, dtype=torch.long), drawn, drawn], 1)
+def sequences(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Different random tokens and their repetition, `[n, 2 * PERIOD]`; and where it starts, `[n]`."""
+    first = torch.rand(n, VOCAB, generator=generator).argsort(1)[:, :PERIOD]
+    start = torch.randint(PERIOD, (n,), generator=generator)
+    return torch.cat([first, first.gather(1, (start[:, None] + torch.arange(PERIOD)) % PERIOD)], 1), start
+
+
+def places(start: Tensor) -> Places:
+    """Where an induction head should look: every query of the repetition whose token is followed by another one."""
+    rows = range(len(start))
+    found = [(row, PERIOD + p, (int(start[row]) + p + 1) % PERIOD) for row in rows for p in range(PERIOD - 1)]
+    return [place for place in found if place[2]]
 
 
 def measured(seed: int, steps: int, prompts: int) -> dict[str, Any]:
@@ -40,44 +52,48 @@ def measured(seed: int, steps: int, prompts: int) -> dict[str, Any]:
 
     Returns:
         own, rotated: sparseness per checkpoint, means over prompts and positions; induction: attention to what
-        followed, per checkpoint; accuracy: of the last; head: which.
+        followed, per checkpoint; accuracy: of the last; layer, head: which.
     """
     config = GPT2Config(
-        vocab_size=VOCAB, n_embd=64, n_layer=2, n_head=4, n_positions=2 * PERIOD + 1, bos_token_id=0, eos_token_id=0,
+        vocab_size=VOCAB, n_embd=64, n_layer=2, n_head=4, n_positions=2 * PERIOD, bos_token_id=0, eos_token_id=0,
         resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
     )  # fmt: skip
     with seeded(seed):
         model = GPT2LMHeadModel(config)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.01)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=_LR, weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, _LR, total_steps=steps, pct_start=0.1)
     generator = torch.Generator().manual_seed(seed)
 
     def step(_: int) -> dict[str, Tensor]:
-        ids = sequences(64, generator)
-        logits = model(input_ids=ids).logits[:, PERIOD + 1 : -1]
-        loss = cross_entropy(logits.flatten(0, 1), ids[:, PERIOD + 2 :].flatten())
+        ids = sequences(64, generator)[0]
+        logits = model(input_ids=ids).logits[:, PERIOD:-1]
+        loss = cross_entropy(logits.flatten(0, 1), ids[:, PERIOD + 1 :].flatten())
         optimizer.zero_grad()
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
+        schedule.step()
         return {"loss": loss}
 
-    state = Parts(model=model, optimizer=optimizer)
+    state = Parts(model=model, optimizer=optimizer, schedule=schedule)
     saved = [_copy(model)]
     for checkpoint in range(CHECKPOINTS):
         some = steps * (checkpoint + 1) // CHECKPOINTS - steps * checkpoint // CHECKPOINTS
         fit(step, state, steps=some, seed=seed + checkpoint, quiet=True)
         saved.append(_copy(model))
-    ids = sequences(prompts, torch.Generator().manual_seed(seed + 1))
-    scores = [_looking(one, config, ids) for one in saved]
-    head = int(scores[-1].argmax())
-    terms = [_sparseness(one, config, ids, head, seed) for one in saved]
+    ids, start = sequences(prompts, torch.Generator().manual_seed(seed + 1))
+    looked = places(start)
+    scores = [_looking(one, config, ids, looked) for one in saved]
+    layer, head = divmod(int(scores[-1].argmax()), config.n_head)
+    terms = [_sparseness(one, config, ids, looked, (layer, head), seed) for one in saved]
+    test = sequences(256, torch.Generator().manual_seed(seed + 2))[0]
     with torch.no_grad():
-        guess = model.eval()(input_ids=ids).logits[:, PERIOD + 1 : -1].argmax(-1)
+        guess = model.eval()(input_ids=test).logits[:, PERIOD:-1].argmax(-1)
     return {
         "own": [own for own, _ in terms],
         "rotated": [rotated for _, rotated in terms],
-        "induction": [float(score[head]) for score in scores],
-        "accuracy": float((guess == ids[:, PERIOD + 2 :]).double().mean()),
+        "induction": [float(score[layer, head]) for score in scores],
+        "accuracy": float((guess == test[:, PERIOD + 1 :]).double().mean()),
+        "layer": layer,
         "head": head,
     }
 
@@ -92,22 +108,22 @@ def _opened(weights: dict[str, Tensor], config: GPT2Config) -> Any:
     return load(model.eval(), device="cpu", check="off")
 
 
-def _looking(weights: dict[str, Tensor], config: GPT2Config, ids: Tensor) -> Tensor:
-    """Per head of the second layer, mean attention from the repetition to what followed the same token, `[head]`."""
-    pattern = _opened(weights, config).run(ids, capture=f"pattern.{_LAYER}")[f"pattern.{_LAYER}"]
-    return pattern.diagonal(1 - PERIOD, -2, -1)[..., -PERIOD + 1 :].mean((0, 2))
+def _looking(weights: dict[str, Tensor], config: GPT2Config, ids: Tensor, looked: Places) -> Tensor:
+    """Of every head, mean attention to what followed the same token, `[layer, head]`."""
+    run = _opened(weights, config).run(ids, capture="pattern.*")
+    rows, queries, keys = torch.tensor(looked).T
+    return torch.stack([run[f"pattern.{i}"][rows, :, queries, keys].mean(0) for i in range(config.n_layer)])
 
 
 def _sparseness(
-    weights: dict[str, Tensor], config: GPT2Config, ids: Tensor, head: int, seed: int
+    weights: dict[str, Tensor], config: GPT2Config, ids: Tensor, looked: Places, at: tuple[int, int], seed: int
 ) -> tuple[float, float]:
     """Of the head's terms for what followed, and of the rotated control; means over prompts and positions."""
     opened = _opened(weights, config)
-    last = ids.shape[1] - 1
-    cases = [(_LAYER, head, query, query - PERIOD + 1) for query in range(PERIOD + 1, last)]
     own, rotated = [], []
-    for row in ids:
-        found = attention_terms(opened, row[None], cases=cases, draws=_DRAWS, seed=seed)
+    for row in range(len(ids)):
+        cases = [(*at, query, key) for r, query, key in looked if r == row]
+        found = attention_terms(opened, ids[row][None], cases=cases, draws=_DRAWS, seed=seed)
         own.append(found.sparseness)
         rotated.append(sparseness(found.rotated).mean(1))
     return float(torch.cat(own).mean()), float(torch.cat(rotated).mean())

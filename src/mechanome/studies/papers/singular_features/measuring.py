@@ -84,7 +84,6 @@ def toy_settings(size: Settings) -> dict[str, KnownFeatures]:
     )
     return {
         "single": single,
-        "single sharp": replace(single, sharpness=5.0),
         "single without": replace(single, weight=0.0),
         "many": many,
         "many without": replace(many, weight=0.0),
@@ -110,11 +109,13 @@ def _directions(seed: int, draws: int) -> dict[str, Tensor]:
 
 def _toy(settings: KnownFeatures, seed: int) -> dict[str, Any]:
     toy = train_known_features(settings, seed)
-    found, values = toy.alignment(), toy.units().values
+    found, strongest, values = toy.alignment(), toy.alignment(toy.units().take([0])), toy.units().values
     ranks = 1.0
     if len(settings.pairs) > 2:
         ranks = spearman(found.strengths, found.values, resamples=1).estimate
     return {
+        "strongest-mean": strongest.mean,
+        "strongest-worst": strongest.worst,
         "mean": found.mean,
         "worst": found.worst,
         "query": found.query,
@@ -122,6 +123,8 @@ def _toy(settings: KnownFeatures, seed: int) -> dict[str, Any]:
         "second": float(values[1] / values[0]),
         "values": values,
         "ranks": ranks,
+        "apart": toy.alignment(apart=True).mean,
+        "shared": found.shared,
         "chance": sum(toy.chance(seed * 20 + i).mean for i in range(20)) / 20,
         "crowding": toy.crowding(),
         "losses": [toy.reconstruction, toy.attention],
@@ -175,13 +178,14 @@ def _toys(found: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, Effect]
         for toy in ("single", "many")
     }
     return {
-        "single-aligned": over("single", "worst"),
-        "single-aligned-5": over("single sharp", "worst"),
+        "single-aligned": over("single", "strongest-worst"),
         "single-rank-one": over("single", "second"),
         "many-aligned": over("many", "mean"),
+        "many-apart": over("many", "apart"),
+        "many-shared": over("many", "shared"),
         "many-chance": over("many", "chance"),
         "many-graded": over("many", "ranks"),
-        "untrained": over("single without", "mean"),
+        "untrained": over("single without", "strongest-mean"),
         "crowding": _over([*apart["single"], *apart["many"]], f"{2 * len(found)} pairs of toys, resampled"),
         **{f"crowding-{toy}": _over(values, note) for toy, values in apart.items()},
     }
