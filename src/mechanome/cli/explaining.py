@@ -29,27 +29,25 @@ Strict = Annotated[bool, typer.Option("--strict", help="Exit code 1 if anything 
 def explain(
     context: typer.Context,
     prompt: Annotated[str | None, typer.Argument(help="The text whose next token is explained.")] = None,
-    answer: Annotated[str | None, typer.Option(help="What is explained. Default: the likeliest.")] = None,
+    answer: Annotated[str | None, typer.Option(help="Default: the likeliest token.")] = None,
     foil: Annotated[str | None, typer.Option(help="Rather than what. Default: chosen.")] = None,
-    counterfactual: Annotated[str | None, typer.Option(help="Compared with what, of as many tokens.")] = None,
+    counterfactual: Annotated[str | None, typer.Option(help="Another text of as many tokens.")] = None,
     counterfactuals: Annotated[int, typer.Option(min=1, metavar="<int>", help="How many it is compared over.")] = 3,
     chat: Annotated[bool, typer.Option("--chat", help="Take texts as a user's message.")] = False,
-    prompts: Annotated[Path | None, typer.Option(help="Many: a .jsonl or .txt, one prompt a line.")] = None,
+    prompts: Annotated[Path | None, typer.Option(metavar="<file>", help="Many: .jsonl or .txt, one a line.")] = None,
     against: Annotated[
-        str | None, typer.Option(help="Compare with this model, asked the same.", autocompletion=model_ids)
+        str | None, typer.Option(help="Another model, asked the same.", autocompletion=model_ids)
     ] = None,
     model: Annotated[str, typer.Option(help="Registry id, folder or hub id.", autocompletion=model_ids)] = MODEL,
-    circuit: Annotated[
-        bool | None,
-        typer.Option("--circuit/--no-circuit", help="Find the circuit, too. Default: of one prompt in one model."),
-    ] = None,
+    circuit: Annotated[bool, typer.Option("--circuit", help="One for each of many prompts.")] = False,
+    no_circuit: Annotated[bool, typer.Option("--no-circuit", help="No circuit of the one prompt.")] = False,
     paraphrases: Annotated[
-        Path | None, typer.Option(help="Prompts of the same behavior, for the circuit: a .jsonl or .txt.")
+        Path | None, typer.Option(metavar="<file>", help="Such prompts, to find its circuit.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, metavar="<int>", help="Of the random parts to be beaten.")] = 0,
-    budget: Annotated[str | None, typer.Option(help="Memory for the largest piece, such as 2GB.")] = None,
-    out: Annotated[Path, typer.Option(help="Where the run folder goes.")] = Path("runs"),
-    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
+    budget: Annotated[str | None, typer.Option(metavar="<size>", help="Memory, such as 2GB.")] = None,
+    out: Annotated[Path, typer.Option(metavar="<folder>", help="Where the run folder goes.")] = Path("runs"),
+    resume: Annotated[Path | None, typer.Option(metavar="<folder>", help="Go on with the run there.")] = None,
     json: Json = False,
     quiet: Quiet = False,
     strict: Strict = False,
@@ -63,7 +61,9 @@ def explain(
         _refuse(context, given - _SHOWING - {"resume", "prompts", "chat"}, "--resume")
     if prompts is not None:
         _refuse(context, given & _ABOUT, "--prompts")
-    if paraphrases is not None and (prompts is not None or against is not None or circuit is False):
+    if circuit and no_circuit:
+        raise typer.BadParameter("not beside --circuit, which asks for it", context, param_hint="--no-circuit")
+    if paraphrases is not None and (prompts is not None or against is not None or no_circuit):
         why = "they are for the circuit of one prompt in one model"
         raise typer.BadParameter(why, context, param_hint="--paraphrases")
     # What needs no model is checked before anything heavy is imported, so that a mistake is answered at once.
@@ -101,7 +101,7 @@ def explain(
                 counterfactuals=counterfactuals,
                 seed=seed,
                 budget=budget,
-                circuit=bool(circuit),
+                circuit=circuit,
                 out=out,
                 quiet=quiet or json,
             )
@@ -115,7 +115,7 @@ def explain(
                 counterfactuals=counterfactuals,
                 seed=seed,
                 budget=budget,
-                circuit=circuit is not False,
+                circuit=not no_circuit,
                 paraphrases=alike,
                 chat=chat,
                 out=out,
