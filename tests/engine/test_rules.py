@@ -118,6 +118,25 @@ def test_each_rule_equals_a_block_written_by_hand(rules: list[str]) -> None:
     assert apart(found[f"resid_pre.{last}"], exact) < 1e-4
 
 
+@pytest.mark.parametrize("rules", [["half_gate"], list(RULES)], ids="+".join)
+def test_the_product_of_a_gate_has_its_whole_gradient_and_each_factor_half(rules: list[str]) -> None:
+    model, batch = double("llama"), double_batch("llama")
+    llama = model.module.model
+    last = len(llama.layers) - 1
+    mlp = llama.layers[last].mlp
+    sites = [f"{point}.{last}" for point in ("mlp_act", "mlp_up", "resid_mid")]
+    run = model.run(batch, capture=sites)
+    neurons = run[sites[0]].requires_grad_()
+    stream = run[sites[2]] + mlp.down_proj(neurons)
+    logits = model.module.lm_head(norm_by_hand(llama.norm, stream[:, -1], "detach_norm" in rules))
+    (whole,) = torch.autograd.grad(logits[:, 5].sum(), neurons)
+    found = model.grad(METRIC, batch, sites, rules=rules)
+    assert apart(found[sites[0]], whole) < 1e-6
+    assert apart(found[sites[1]] * run[sites[1]], 0.5 * whole * neurons.detach()) < 1e-6
+    edited = model.grad(METRIC, batch, sites[0], rules=rules, edits=mn.Scale(sites[0], 1.0))
+    assert apart(edited[sites[0]], whole) < 1e-6, "edits come behind the rule too"
+
+
 def test_detached_layer_norms_equal_a_reference() -> None:
     model, ids = double("gpt2"), rows_of("gpt2", 1)
     x = model.run(ids, capture="resid_post.2")["resid_post.2"].requires_grad_()

@@ -21,7 +21,7 @@ Backward rules (`mechanome.engine.rules`) make the network linear where gradient
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -110,18 +110,13 @@ class Ask:
         numbers = torch.tensor(list(self.rows)).repeat(copies)
         batch = self.clean if copies == 1 else self.clean.take(list(range(self.clean.rows)) * copies)
         model = self.wiring.model
-        found = model.grad(
+        return model.grad(
             lambda logits, rows: self.metric(logits, numbers.to(rows.device)[rows]),
             batch,
             sites,
             edits=edits,
             rules=self.rules,
         )
-        if "half_gate" not in self.rules:
-            return found
-        # The rule halves what each factor of a gate's product receives. The product, a site itself, receives all.
-        gated = {replace(site, point="mlp_act") for site in model.sites if site.point == "mlp_gate"}
-        return replace(found, sites={site: 2 * g if site in gated else g for site, g in found.sites.items()})
 
 
 def on_inputs(ask: Ask, points: Points) -> Found:

@@ -128,7 +128,11 @@ def _half_gate(model: Model, plan: Plan) -> None:
     if not gated:
         raise NotServed("rule 'half_gate'", f"no MLP of {model.name} has a gate", "leave the rule out")
     for site in gated:
-        place(plan, model.tap(site), lambda x, call: value_of(x, 0.5 * x), site.tower, "rule 'half_gate'")
+        tap = model.tap(site)
+        install(tap.module, tap.side)
+        # In front of all else at the site: a gradient opened there is the product's own, whole; its factors share it.
+        halve = Bound(tap.view, lambda x, call: value_of(x, 0.5 * x), site.tower, "rule 'half_gate'")
+        plan.inputs.setdefault(tap.module, []).insert(0, halve)
 
 
 def _linear_act(model: Model, plan: Plan) -> None:
