@@ -208,5 +208,6 @@ def test_sets_tables_and_pictures_of_units() -> None:
     assert circuit.table(found).rows[0][0] in circuit.nodes
     drawing = str(CircuitPicture(circuit, found).html())
     assert "mlp_out.1.u4" in drawing and drawing.count("<path") >= 4
+    assert [drawing.count(f"<title>units of MLP {layer}</title>") for layer in range(2)] == [1, 1], "one box each"
     with pytest.raises(UnknownName, match=r"mlp_act\.0\.n8"):
         graph.source_index("mlp_act.0.n9")

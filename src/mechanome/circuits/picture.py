@@ -77,18 +77,20 @@ class CircuitPicture:
         widest = max((g.count for g in used if g.kind == "head"), default=1)
         for group in used:
             y = float(_EDGE_OF_PAGE + height * (rows + 1 - levels[group.layer]))
-            y -= height / 2 if group.kind == "mlp" else 0.0  # it reads what the heads of its layer wrote
+            mlp = group.kind in ("mlp", "unit", "rest")  # one that is cut into units is one box all the same
+            y -= height / 2 if mlp else 0.0  # it reads what the heads of its layer wrote
             for unit in range(group.count):
                 index = group.first + unit
                 if index not in touched:
                     continue
                 name = graph.sources[index]
                 head = group.kind == "head"
-                slot = {"embedding": (widest + 1) / 2, "mlp": widest + 1.0}.get(group.kind, float(unit))
+                slot = widest + 1.0 if mlp else float(unit) if head else (widest + 1) / 2
                 label = (
                     f"{group.layer}.{unit}" if head else f"MLP {group.layer}" if group.layer is not None else "input"
                 )
-                tip = name + (f": {self.tips[name]}" if name in self.tips else "")
+                shown = name if group.kind not in ("unit", "rest") else f"units of MLP {group.layer}"
+                tip = shown + (f": {self.tips[shown]}" if shown in self.tips else "")
                 boxes[name] = Node(label, tip, _EDGE_OF_PAGE + _STEP * slot, y)
         boxes["logits"] = Node("logits", "logits", _EDGE_OF_PAGE + _STEP * (widest + 1) / 2, _EDGE_OF_PAGE)
         return boxes
@@ -111,7 +113,7 @@ class CircuitPicture:
             f'aria-label="{escape(repr(self.circuit))}" style="max-width:100%;height:auto;display:block;margin:auto">'
             "<style>.circuit path:hover { stroke-opacity: 1; stroke-width: 4; }</style>"
             + "".join(curves)
-            + "".join(_box(node) for node in boxes.values())
+            + "".join(_box(node) for node in dict.fromkeys(boxes.values()))
             + f"</svg></div>{note}"
         )
 
@@ -124,7 +126,7 @@ def _into(graph: Graph, boxes: dict[str, Node], target: int) -> Sequence[Node]:
     """The boxes that a target belongs to: every head of its group."""
     if graph.targets[target] == "logits":
         return [boxes["logits"]]
-    return [boxes[graph.sources[s]] for s in graph.feeds[target].nonzero()[:, 0].tolist()]
+    return list(dict.fromkeys(boxes[graph.sources[s]] for s in graph.feeds[target].nonzero()[:, 0].tolist()))
 
 
 def _curve(start: Node, end: Node, name: str, value: float | None, strongest: float) -> str:
