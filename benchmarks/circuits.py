@@ -141,16 +141,17 @@ def exact_rows(subject: Subject) -> Iterator[Row]:
 
 def search_rows(subject: Subject) -> Iterator[Row]:
     """ACDC: guessed decisions run together against one after the other, and the peer's."""
-    request, model = {**pairs(1, 15), "threshold": 1e-3}, {"layers": _SEARCHED}
-    warm = pairs(1, 3)
-    edges = len(Layout(_SEARCHED, _HEADS).edges())
-    speculative, sequential = (
-        Side("mechanome", "search", {**request, "speculate": guess}, warm, model) for guess in (True, False)
-    )
-    work = f"ACDC, first {_SEARCHED} layers, {edges:,} edges, 1 x 15 tokens, threshold 0.001 nats"
-    yield Row(work, "mechanome: sequential", speculative, sequential, tolerance=0.0)
-    peer = Side("auto-circuit", "search", request, warm, model)
-    yield Row(work, "auto-circuit: acdc_prune_scores", speculative, peer, tolerance=0.0)
+    model, edges = {"layers": _SEARCHED}, len(Layout(_SEARCHED, _HEADS).edges())
+
+    def side(engine: str, width: int, **more: bool) -> Side:
+        return Side(engine, "search", {**pairs(1, width), "threshold": 1e-3, **more}, pairs(1, 2), model)
+
+    for width, peer, theirs, rounds in (
+        (15, "mechanome: sequential", side("mechanome", 15, speculate=False), 5),
+        (4, "auto-circuit: acdc_prune_scores", side("auto-circuit", 4), 3),
+    ):
+        work = f"ACDC, first {_SEARCHED} layers, {edges:,} edges, 1 x {width} tokens, threshold 0.001 nats"
+        yield Row(work, peer, side("mechanome", width, speculate=True), theirs, tolerance=0.0, rounds=rounds)
 
 
 def evaluation_rows(subject: Subject) -> Iterator[Row]:
@@ -180,10 +181,12 @@ def evaluation_rows(subject: Subject) -> Iterator[Row]:
     theirs = Side("auto-circuit", "evaluate", {**few, **ranked, "sizes": sizes}, warm)
     work = f"circuits of {len(sizes)} sizes, 2 x 15 tokens"
     yield Row(work, "auto-circuit: run_circuits", ours(few, "auto", sizes), theirs)
-    one, size = pairs(1, 15), sizes[5]
-    theirs = Side("transformer-lens", "evaluate", {**one, **ranked, "sizes": [size]})
-    work = f"one circuit of {size} edges, 1 x 15 tokens"
-    yield Row(work, "transformer-lens: faithfulness", ours(one, "auto", [size]), theirs)
+    one, size = pairs(1, 8), sizes[5]
+    theirs = Side(
+        "transformer-lens", "evaluate", {**one, **ranked, "sizes": [size]}, {**pairs(1, 2), "sizes": sizes[:1]}
+    )
+    work = f"one circuit of {size} edges, 1 x 8 tokens"
+    yield Row(work, "transformer-lens: faithfulness", ours(one, "auto", [size]), theirs, rounds=3)
 
 
 def growths(subject: Subject) -> Iterator[Growth]:
