@@ -13,6 +13,13 @@ from mechanome.lazy import offer
 
 if TYPE_CHECKING:
     from mechanome.zoo.kept import kept_weights
+    from mechanome.zoo.redundant import (
+        ObjectPrompts,
+        RedundantRecipe,
+        object_prompts,
+        redundant_transformer,
+        train_redundant,
+    )
     from mechanome.zoo.resnet import SmallResNet
     from mechanome.zoo.shapes import CLASSES, SHIFTS, Shapes, draw_shapes, shifted_shapes
     from mechanome.zoo.spurious import Recipe, spurious_resnet, train_on_shapes
@@ -20,14 +27,19 @@ if TYPE_CHECKING:
 __all__ = [
     "CLASSES",
     "SHIFTS",
+    "ObjectPrompts",
     "Recipe",
+    "RedundantRecipe",
     "Shapes",
     "SmallResNet",
     "draw_shapes",
     "kept_weights",
+    "object_prompts",
+    "redundant_transformer",
     "shifted_shapes",
     "spurious_resnet",
     "train_on_shapes",
+    "train_redundant",
 ]
 
 offer(__name__)

@@ -30,7 +30,7 @@ class Moment:
 
     Args:
         logits: of all circuits, `[circuit, source, target]`.
-        allowed: edges that may be open, `[source, target]` of booleans.
+        allowed: edges that may be open, `[source, target]` of booleans, or of each circuit.
         gate: makes masks of logits.
         runner: has the objective.
         part: the examples of this step.
@@ -72,7 +72,7 @@ class Training:
 
     Args:
         logits: `[circuit, source, target]`.
-        allowed: edges that could be open, `[source, target]` of booleans.
+        allowed: edges that could be open, `[source, target]` of booleans, or of each circuit.
         losses: of each step, summed over turns, mean over circuits.
         open: expected number of open edges at each step, mean over circuits.
     """
@@ -136,7 +136,8 @@ def train_masks(
         steps: how often every loss has its turn.
         rate: learning rate of logits and multipliers.
         start: logits at the start; None for the gate's own.
-        allowed: edges that may be open, `[source, target]` of booleans; None for all.
+        allowed: edges that may be open, `[source, target]` of booleans, or `[circuit, source, target]` where circuits
+            may use different ones; None for all.
         multipliers: parameters that the losses use, which climb where logits descend.
         seed: of initial logits and all draws.
         quiet: no progress bar.
