@@ -71,6 +71,7 @@ from mechanome.circuits.search import (
     train_masks,
 )
 from mechanome.circuits.selecting import Select
+from mechanome.circuits.sheaves import SheafRecipe, SheafTrainer, Sheaves, SideBySide, discover_many
 from mechanome.circuits.stability import bootstrap_circuits, stability_report
 from mechanome.circuits.stability_card import StabilityReport
 from mechanome.circuits.units import Units
@@ -115,6 +116,10 @@ __all__ = [
     "Search",
     "Select",
     "SelectEach",
+    "SheafRecipe",
+    "SheafTrainer",
+    "Sheaves",
+    "SideBySide",
     "SizeCurve",
     "StabilityReport",
     "Training",
@@ -133,6 +138,7 @@ __all__ = [
     "circuit_error",
     "completeness",
     "detector_effector_units",
+    "discover_many",
     "divergence",
     "execute",
     "faithfulness",
