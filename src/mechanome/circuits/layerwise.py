@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from mechanome.circuits.effects import Components
-from mechanome.circuits.selecting import RANKS, By
+from mechanome.circuits.selecting import RANKS, By, largest
 from mechanome.core import BadInput, ShapeMismatch
 from mechanome.engine.asked import one_of
 
@@ -63,6 +63,5 @@ class SelectEach:
         for group in self.groups.unique():
             members = (self.groups == group).nonzero()[:, 0]
             size = max(1, round(self.share * len(members)))
-            order = rank[:, members].argsort(dim=1, descending=True, stable=True)[:, :size]
-            chosen.scatter_(1, members[order], True)
+            chosen[:, members] = largest(rank[:, members], size)
         return chosen

@@ -73,14 +73,32 @@ class Select:
             )
         if (self.size is None or self.prune) and (components.graph is None or not components.edges):
             raise BadInput("a connected circuit", "these are no edges of a graph", "score edges, or give a size")
-        order = RANKS[self.by](scores).argsort(dim=1, descending=True, stable=True)
-        sizes = [self.size if self.size is not None else _fewest(row, components) for row in order]
-        chosen = torch.zeros_like(order, dtype=torch.bool)
-        for row, ranked, size in zip(chosen, order, sizes):
-            row[ranked[:size]] = True
+        rank = RANKS[self.by](scores)
+        if self.size is not None:
+            chosen = largest(rank, self.size)
+        else:
+            order = rank.argsort(dim=1, descending=True, stable=True)
+            chosen = torch.zeros_like(order, dtype=torch.bool)
+            for row, ranked in zip(chosen, order):
+                row[ranked[: _fewest(ranked, components)]] = True
         if self.size is None or self.prune:
             chosen = torch.stack([_circuit(row, components).pruned().edges[components.where] for row in chosen])
         return chosen
+
+
+def largest(rank: Tensor, size: int) -> Tensor:
+    """The so many largest of each row, of equal ones the first; without sorting, which would cost ten times as much.
+
+    Args:
+        rank: `[sample, component]`. size: up to the number of components.
+
+    Returns:
+        `[sample, component]` of booleans.
+    """
+    least = rank.topk(size, dim=1, sorted=False).values.amin(1, keepdim=True)
+    above, level = rank > least, rank == least
+    missing = size - above.sum(1, keepdim=True)
+    return above | (level & (level.cumsum(1) <= missing))
 
 
 def _circuit(chosen: Tensor, components: Components) -> Circuit:

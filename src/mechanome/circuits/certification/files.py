@@ -27,7 +27,7 @@ def save_certificate(certificate: Certificate, path: str | os.PathLike[str]) -> 
 
 
 def record(certificate: Certificate) -> dict[str, Any]:
-    """A certificate as plain data; booleans are a text of 0 and 1."""
+    """A certificate as plain data; as there may be many components, booleans and counts are one text each."""
     components = certificate.components
     graph = components.graph
     return {
@@ -36,14 +36,14 @@ def record(certificate: Certificate) -> dict[str, Any]:
         "layers": None if graph is None else [[x.heads, x.kv, x.mlp, x.style] for x in graph.layers],
         "shape": list(components.where.shape),
         "where": _text(components.where.flatten()),
-        "names": list(components.names),
+        "names": list(components.names) if graph is None else [],
         "level": asdict(certificate.level),
         "examples": certificate.examples,
         "how": certificate.how,
         "notes": list(certificate.notes),
         "found": _text(certificate.found),
         "guess": _text(certificate.guess),
-        "agree": certificate.agree.tolist(),
+        "agree": " ".join(map(str, certificate.agree.tolist())),
     }
 
 
@@ -83,7 +83,7 @@ def _restored(read: Mapping[str, Any]) -> Certificate:
     if graph is not None and components.edges and bool((where & ~graph.mask).any()):
         raise ValueError("the graph has no such edges")
     found, guess = _booleans(read["found"]), _booleans(read["guess"])
-    agree, level = torch.tensor(read["agree"], dtype=torch.long), Level(**read["level"])
+    agree, level = torch.tensor([int(n) for n in read["agree"].split()]), Level(**read["level"])
     if not len(components) == len(found) == len(guess) == len(agree):
         raise ValueError("its lists have different lengths")
     if components.names and len(components.names) != len(components):

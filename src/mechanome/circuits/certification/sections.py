@@ -20,7 +20,7 @@ def certificate_section(certificate: Certificate, k: int = 30) -> Section:
 
     Args:
         certificate: of any method.
-        k: components that are listed; the table behind holds all.
+        k: components that are listed; the table behind holds all that are in, and as many as were found.
     """
     level, counts = certificate.level, certificate.counts()
     found = int(certificate.found.sum())
@@ -35,7 +35,7 @@ def certificate_section(certificate: Certificate, k: int = 30) -> Section:
             "The method was run again on random parts of its examples. A part of the circuit is certified where almost "
             "all of these runs agree on it.",
         ),
-        Sheet(_COLUMNS, rows, numbers=certificate.table(None)),
+        Sheet(_COLUMNS, rows, numbers=certificate.table(max(k, found, counts["in"]))),
         finding=(
             f"Of {found} parts found on all examples, {kept} are certified to be in. In all: {counts['in']} in, "
             f"{counts['out']} out, {counts['abstain']} abstain.",
