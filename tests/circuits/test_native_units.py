@@ -13,9 +13,9 @@ import mechanome as mn
 from mechanome.attribution import direct_logit_attribution
 from mechanome.circuits.native import (
     SPLITS,
+    MLPUnits,
     Orthonormal,
     UnitContributions,
-    Units,
     WeightUnits,
     ablate_units,
     coupling,
@@ -40,7 +40,7 @@ MODELS = ["gpt2", "llama", "bert"]
 CAUSAL = ["gpt2", "llama", "gpt_neox"]
 
 
-def write(name: str, how: str = "svd") -> Units:
+def write(name: str, how: str = "svd") -> MLPUnits:
     return detector_effector_units(opened(name), how=how)
 
 
@@ -333,17 +333,17 @@ def test_capped_logits_have_no_direct_contributions(monkeypatch: pytest.MonkeyPa
 def test_units_are_kept_in_a_file(tmp_path: Path) -> None:
     units, file = write("gpt2"), tmp_path / "units.safetensors"
     units.save(file)
-    again = Units.load(file, opened("gpt2"))
+    again = MLPUnits.load(file, opened("gpt2"))
     assert torch.equal(again.each, units.each) and (again.side, again.how) == ("write", "svd")
     assert all(torch.equal(again[i].left, units[i].left) for i in units.layers)
     assert apart(sca(again, IDS, METRIC).values, sca(units, IDS, METRIC).values) < 1e-6
     with pytest.raises(BadInput, match="units of"):
-        Units.load(file, opened("llama"))
+        MLPUnits.load(file, opened("llama"))
     file.write_bytes(file.read_bytes()[:-100])
     with pytest.raises(CorruptFile):
-        Units.load(file, opened("gpt2"))
+        MLPUnits.load(file, opened("gpt2"))
     with pytest.raises(BadInput, match="no such file"):
-        Units.load(tmp_path / "none", opened("gpt2"))
+        MLPUnits.load(tmp_path / "none", opened("gpt2"))
 
 
 def test_coupling_is_the_correlation_of_gates() -> None:

@@ -16,7 +16,7 @@ from mechanome.circuits.native.known_features import Alignment, KnownFeatures, T
 from mechanome.circuits.native.rotary import Rotations, rotations
 from mechanome.circuits.native.sparse_attention import needed, sparseness
 from mechanome.circuits.native.unit_edits import ablate_units, keep_units
-from mechanome.circuits.native.units import SIDES, Units, detector_effector_units
+from mechanome.circuits.native.units import SIDES, MLPUnits, detector_effector_units
 from mechanome.circuits.native.vocabulary import Vocabulary, kurtosis
 from mechanome.circuits.native.weight_units import SPLITS, Orthonormal, WeightUnits, random_rotation
 
@@ -31,13 +31,13 @@ __all__ = [
     "Coupling",
     "Fold",
     "KnownFeatures",
+    "MLPUnits",
     "Orthonormal",
     "QueryKey",
     "Rotations",
     "TrainedToy",
     "UnitCard",
     "UnitContributions",
-    "Units",
     "Vocabulary",
     "WeightUnits",
     "ablate_units",

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from mechanome.circuits.native.contexts import Context, contexts
-from mechanome.circuits.native.units import SIDES, Units
+from mechanome.circuits.native.units import SIDES, MLPUnits
 from mechanome.circuits.native.vocabulary import Vocabulary, kurtosis
 from mechanome.core import Table
 from mechanome.engine.inputs import Inputs
@@ -143,7 +143,13 @@ def _cells(scored: Scored, i: int) -> list[str]:
 
 
 def unit_cards(
-    units: Units, layer: int, chosen: Sequence[int], corpus: Inputs | None = None, k: int = 8, *, quiet: bool = False
+    units: MLPUnits,
+    layer: int,
+    chosen: Sequence[int],
+    corpus: Inputs | None = None,
+    k: int = 8,
+    *,
+    quiet: bool = False,
 ) -> list[UnitCard]:
     """Cards of some units of a layer.
 

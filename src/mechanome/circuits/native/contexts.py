@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mechanome.circuits.native.units import Units
+from mechanome.circuits.native.units import MLPUnits
 from mechanome.core import BadInput, Bar
 from mechanome.engine import Batch
 from mechanome.engine.asked import count
@@ -49,7 +49,7 @@ class Context:
         return f"{''.join(before)}[{here}]{''.join(after)}".replace("\n", "\\n").replace("\t", "\\t")
 
 
-def gates_over(units: Units, layer: int, chosen: Sequence[int], corpus: Inputs, quiet: bool = False) -> list[Tensor]:
+def gates_over(units: MLPUnits, layer: int, chosen: Sequence[int], corpus: Inputs, quiet: bool = False) -> list[Tensor]:
     """Gates of some units of a layer at every token of a text, one `[pos, unit]` per row.
 
     Args:
@@ -75,7 +75,14 @@ def gates_over(units: Units, layer: int, chosen: Sequence[int], corpus: Inputs, 
 
 
 def contexts(
-    units: Units, layer: int, chosen: Sequence[int], corpus: Inputs, k: int = 5, *, skip: int = 1, quiet: bool = False
+    units: MLPUnits,
+    layer: int,
+    chosen: Sequence[int],
+    corpus: Inputs,
+    k: int = 5,
+    *,
+    skip: int = 1,
+    quiet: bool = False,
 ) -> list[tuple[list[Context], list[Context]]]:
     """The places of a text where each unit is on most.
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from mechanome.circuits.native.removal import removed
-from mechanome.circuits.native.units import Unit, Units
+from mechanome.circuits.native.units import MLPUnits, Unit
 from mechanome.core import BadInput, NotServed, Table, TooFewRows
 from mechanome.engine import Batch, Logit, LogitDiff, Site
 from mechanome.engine.asked import count, one_of
@@ -118,7 +118,7 @@ class UnitContributions:
 
 
 def sca(
-    units: Units,
+    units: MLPUnits,
     inputs: Inputs,
     metric: Metric,
     *,
@@ -165,7 +165,7 @@ def sca(
     return replace(whole, values=values[:, kept], each=units.each[kept], bias=torch.zeros(batch.rows, 0))
 
 
-def _gradient(units: Units, batch: Batch, metric: Metric, pos: int | str) -> tuple[Tensor, Tensor, Tensor]:
+def _gradient(units: MLPUnits, batch: Batch, metric: Metric, pos: int | str) -> tuple[Tensor, Tensor, Tensor]:
     sites = [units.site(layer) for layer in units.layers]
     found = units.model.grad(metric, batch, sites, at=pos)
     values = []
@@ -175,7 +175,7 @@ def _gradient(units: Units, batch: Batch, metric: Metric, pos: int | str) -> tup
     return torch.cat(values, 1), torch.zeros(batch.rows, 0), found.metric.double()
 
 
-def _direct(units: Units, batch: Batch, metric: Metric, pos: int | str) -> tuple[Tensor, Tensor, Tensor]:
+def _direct(units: MLPUnits, batch: Batch, metric: Metric, pos: int | str) -> tuple[Tensor, Tensor, Tensor]:
     model, tower = units.model, units.model.architecture.tower(units.tower)
     what = f"direct contributions in {model.name}"
     if any(block.style in ("post", "sandwich") for block in tower.blocks):

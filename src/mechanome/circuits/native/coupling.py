@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mechanome.circuits.native.contexts import gates_over
-from mechanome.circuits.native.units import Units
+from mechanome.circuits.native.units import MLPUnits
 from mechanome.core import BadInput, Table, TooFewRows
 from mechanome.engine.asked import count
 from mechanome.engine.inputs import Inputs
@@ -39,7 +39,15 @@ class Coupling:
         return self.table().html()
 
 
-def coupling(read: Units, write: Units, layer: int, corpus: Inputs, k: int = 32, *, quiet: bool = False) -> Coupling:
+def coupling(
+    read: MLPUnits,
+    write: MLPUnits,
+    layer: int,
+    corpus: Inputs,
+    k: int = 32,
+    *,
+    quiet: bool = False,
+) -> Coupling:
     """Correlate the `k` strongest read units of a layer with its `k` strongest write units over a text.
 
     Args:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mechanome.circuits.native.units import Unit, Units
+from mechanome.circuits.native.units import MLPUnits, Unit
 from mechanome.core import Bar
 from mechanome.engine import Batch, Edit, Model, Prefix, Scale
 from mechanome.engine.metrics import Metric, measure
@@ -23,7 +23,12 @@ _TOKENS_AT_ONCE = 512
 
 
 def removed(
-    units: Units, batch: Batch, metric: Metric, chosen: Sequence[Unit], pos: int | str, quiet: bool = False
+    units: MLPUnits,
+    batch: Batch,
+    metric: Metric,
+    chosen: Sequence[Unit],
+    pos: int | str,
+    quiet: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """The metric of each row, and what it loses without each unit.
 
@@ -61,7 +66,7 @@ def _values(
     return measure(metric, logits, torch.full((len(logits),), row, device=logits.device)).double()
 
 
-def _edits(units: Units, some: Sequence[Unit], pos: int | str) -> list[Edit]:
+def _edits(units: MLPUnits, some: Sequence[Unit], pos: int | str) -> list[Edit]:
     """Row i without unit i."""
     edits = []
     for layer in dict.fromkeys(layer for layer, _ in some):
@@ -81,7 +86,7 @@ def _alone(model: Model, batch: Batch, row: int) -> Batch:
     return model.encode([ids[row, start : start + length].tolist()], bos="none")
 
 
-def _shared(units: Units, prompt: Batch, pos: int | str) -> Prefix | None:
+def _shared(units: MLPUnits, prompt: Batch, pos: int | str) -> Prefix | None:
     """The tokens before the last one, encoded, where removals at the last one cannot change them."""
     if set(prompt.arguments) != {"input_ids"} or pos not in ("last", -1):
         return None

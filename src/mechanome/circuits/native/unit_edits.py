@@ -12,16 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mechanome.circuits.native.units import Unit, Units
+from mechanome.circuits.native.units import MLPUnits, Unit
 from mechanome.core import BadInput, ShapeMismatch
 from mechanome.engine import Edit
 from mechanome.engine.where import Where
 
 Fill = Mapping[int, Tensor] | None
-"""What gates are set to: layer to `[unit]`, as `Units.mean` returns it; None for 0."""
+"""What gates are set to: layer to `[unit]`, as `MLPUnits.mean` returns it; None for 0."""
 
 
-def ablate_units(units: Units, chosen: Iterable[Unit], fill: Fill = None, **where: Any) -> list[Edit]:
+def ablate_units(units: MLPUnits, chosen: Iterable[Unit], fill: Fill = None, **where: Any) -> list[Edit]:
     """Take units out.
 
     Args:
@@ -36,7 +36,7 @@ def ablate_units(units: Units, chosen: Iterable[Unit], fill: Fill = None, **wher
     return [_set(units, layer, each, fill, where) for layer, each in units.chosen(chosen).items()]
 
 
-def keep_units(units: Units, chosen: Iterable[Unit], fill: Fill = None, **where: Any) -> list[Edit]:
+def keep_units(units: MLPUnits, chosen: Iterable[Unit], fill: Fill = None, **where: Any) -> list[Edit]:
     """Take out all units but some, in every layer of `units`.
 
     Args, raises: as `ablate_units`; no unit at all may be kept.
@@ -51,7 +51,7 @@ def keep_units(units: Units, chosen: Iterable[Unit], fill: Fill = None, **where:
     return edits
 
 
-def _set(units: Units, layer: int, each: list[int], fill: Fill, where: Mapping[str, Any]) -> Edit:
+def _set(units: MLPUnits, layer: int, each: list[int], fill: Fill, where: Mapping[str, Any]) -> Edit:
     value: float | Tensor = 0.0
     if fill is not None:
         if layer not in fill:

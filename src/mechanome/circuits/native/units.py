@@ -41,7 +41,7 @@ Unit = tuple[int, int]
 
 
 @dataclass(frozen=True, eq=False)
-class Units:
+class MLPUnits:
     """The units of some MLPs of a model; made by `detector_effector_units`.
 
     Args:
@@ -159,7 +159,7 @@ class Units:
         return {layer: Fold.of(self.model, layer, "mlp", self.tower) for layer in self.parts}
 
     def __repr__(self) -> str:
-        return f"Units({self.model.name}, {len(self)} {self.side} units ({self.how}) of {len(self.parts)} layers)"
+        return f"MLPUnits({self.model.name}, {len(self)} {self.side} units ({self.how}) of {len(self.parts)} layers)"
 
     def _repr_html_(self) -> str:
         return self.fidelity().html()
@@ -172,7 +172,7 @@ class Units:
         write_tensors(path, tensors, format=_FORMAT, version=_VERSION, meta=meta)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], model: Model) -> Units:
+    def load(cls, path: str | os.PathLike[str], model: Model) -> MLPUnits:
         """Read a file of `save`.
 
         Raises:
@@ -206,7 +206,7 @@ def detector_effector_units(
     how: str = "svd",
     seed: int = 0,
     tower: str | None = None,
-) -> Units:
+) -> MLPUnits:
     """Cut the MLPs of a model into units, exactly. Paper 05 (NaNA, Xue & Andrzejak 2026).
 
     Args:
@@ -218,7 +218,7 @@ def detector_effector_units(
         tower: of a model with several.
 
     Returns:
-        `Units`, in fp32 (fp64 for a model in fp64).
+        `MLPUnits`, in fp32 (fp64 for a model in fp64).
 
     Raises:
         BadInput: no such side or split. NotServed: an MLP that is no such matrix (experts), with the reason.
@@ -239,4 +239,4 @@ def detector_effector_units(
         weight = model.weight(f"{SIDES[side]}.{layer}", tower).value
         weight = weight if side == "write" else Fold.of(model, layer, "mlp", tower).matrix(weight.float())
         parts[layer] = SPLITS[how](weight, seed * depth + layer)
-    return Units(model, parts, side, how, tower)
+    return MLPUnits(model, parts, side, how, tower)

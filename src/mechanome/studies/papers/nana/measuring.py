@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mechanome.circuits.native import Units, Vocabulary, detector_effector_units, kurtosis, sca
+from mechanome.circuits.native import MLPUnits, Vocabulary, detector_effector_units, kurtosis, sca
 from mechanome.core import Interval, bootstrap, paired_bootstrap
 from mechanome.engine import Model
 from mechanome.studies.context import Context
@@ -66,7 +66,7 @@ def _stored(context: Context[Settings]) -> Stored:
     )
 
     @cache
-    def units() -> Units:
+    def units() -> MLPUnits:
         return detector_effector_units(model, layers)
 
     removals = context.each("removals", cells, lambda at: removing.cell(units(), prompts[at], at[0], size))
@@ -98,7 +98,7 @@ def _share(
     return found
 
 
-def _read(units: Units, prompts: Sequence[Mapping[str, Any]], seed: int, size: Settings) -> dict[str, Any]:
+def _read(units: MLPUnits, prompts: Sequence[Mapping[str, Any]], seed: int, size: Settings) -> dict[str, Any]:
     """Coherence and peakedness of what the strongest units of all tasks write, and of random directions."""
     found = [sca(units, *part(units.model, rows, 0, len(rows["ids"]))) for rows in prompts]
     total = torch.stack([each.size / each.size.sum() for each in found]).sum(0)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mechanome.attribution import direct_logit_attribution
-from mechanome.circuits.native import Units, ablate_units, detector_effector_units, keep_units, sca
+from mechanome.circuits.native import MLPUnits, ablate_units, detector_effector_units, keep_units, sca
 from mechanome.core import spearman
 from mechanome.engine import Batch, Edit, LogitDiff
 from mechanome.studies.papers.nana import Settings
@@ -20,7 +20,7 @@ _NEAREST = 20
 """Units of similar output length that a random one is drawn from."""
 
 
-def cell(units: Units, prompts: Mapping[str, Any], seed: int, size: Settings) -> dict[str, Any]:
+def cell(units: MLPUnits, prompts: Mapping[str, Any], seed: int, size: Settings) -> dict[str, Any]:
     """Everything of one task and seed that needs the model.
 
     Returns:
@@ -44,7 +44,7 @@ def cell(units: Units, prompts: Mapping[str, Any], seed: int, size: Settings) ->
         for k in size.kept
     ]
 
-    def without(source: Units, chosen: Sequence[Unit]) -> Tensor:
+    def without(source: MLPUnits, chosen: Sequence[Unit]) -> Tensor:
         return _difference(source, held, ablate_units(source, chosen, pos="last"))
 
     return {
@@ -62,20 +62,20 @@ def cell(units: Units, prompts: Mapping[str, Any], seed: int, size: Settings) ->
     }
 
 
-def _difference(units: Units, data: tuple[Batch, LogitDiff], edits: Sequence[Edit]) -> Tensor:
+def _difference(units: MLPUnits, data: tuple[Batch, LogitDiff], edits: Sequence[Edit]) -> Tensor:
     batch, metric = data
     logits = units.model.run(batch, edits=edits, logits="last").logits
     assert logits is not None
     return metric(logits, torch.arange(batch.rows)).double()
 
 
-def _strongest(units: Units, k: int) -> list[Unit]:
+def _strongest(units: MLPUnits, k: int) -> list[Unit]:
     """Units with the largest singular values of all layers."""
     values = torch.cat([units[layer].values for layer in units.layers])
     return [(int(layer), int(unit)) for layer, unit in units.each[values.topk(k).indices].tolist()]
 
 
-def _lengths(units: Units, batch: Batch) -> dict[Unit, float]:
+def _lengths(units: MLPUnits, batch: Batch) -> dict[Unit, float]:
     """Mean length of what each unit writes at the last position."""
     run = units.model.run(batch, capture=[units.site(layer) for layer in units.layers], pos="last", logits=False)
     found: dict[Unit, float] = {}
@@ -85,7 +85,7 @@ def _lengths(units: Units, batch: Batch) -> dict[Unit, float]:
     return found
 
 
-def _matched(units: Units, chosen: Sequence[Unit], length: Mapping[Unit, float], seed: int) -> list[Unit]:
+def _matched(units: MLPUnits, chosen: Sequence[Unit], length: Mapping[Unit, float], seed: int) -> list[Unit]:
     """For each chosen unit another one, drawn among those whose output is closest in length."""
     generator = torch.Generator().manual_seed(seed)
     free = {unit: length[unit] for unit in length if unit not in set(chosen)}
@@ -102,7 +102,7 @@ def _sum(length: Mapping[Unit, float], some: Sequence[Unit]) -> float:
     return sum(length[unit] for unit in some)
 
 
-def _errors(units: Units, data: tuple[Batch, LogitDiff]) -> dict[str, Tensor]:
+def _errors(units: MLPUnits, data: tuple[Batch, LogitDiff]) -> dict[str, Tensor]:
     """How far sums of units are from what they should be, the worst layer of each prompt."""
     batch, metric = data
     model = units.model
@@ -121,7 +121,7 @@ def _errors(units: Units, data: tuple[Batch, LogitDiff]) -> dict[str, Tensor]:
     return {"output": torch.stack(output).amax(0).double(), "attribution": apart / shares.total.abs()}
 
 
-def _ranks(units: Units, prompts: Mapping[str, Any], seed: int, size: Settings) -> dict[str, float]:
+def _ranks(units: MLPUnits, prompts: Mapping[str, Any], seed: int, size: Settings) -> dict[str, float]:
     """Rank correlations of estimates with exact single removals, over random units, on the same prompts."""
     n = len(prompts["ids"])
     data = part(units.model, prompts, n // 2, n // 2 + size.ablated)
