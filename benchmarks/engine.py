@@ -31,6 +31,8 @@ ENGINES = {
     "nnsight": Engine("benchmarks.engines.nnsight", "nnsight"),
 }
 _STEERED_LAYER, _STEERED_NORM, _NEW_TOKENS = 15, 60.0, 40
+_COPIES = 4
+"""Of the opened and of the plain model, in turn, where what an open model costs beside a plain one is measured."""
 
 
 def forward_rows(tokenizer: Any) -> Iterator[Row]:
@@ -44,15 +46,15 @@ def forward_rows(tokenizer: Any) -> Iterator[Row]:
         many = 301 if len(ids) == 1 else 31
         plain = {"ids": ids, "capture": False, "stride": stride}
         captured = {**plain, "capture": True}
-        ours = Side("mechanome", "forward", captured)
-        theirs = Side("mechanome", "plain_forward", {**plain, "twin": 0})
+        ours, turning = (Side("mechanome", "forward", captured, copies=n) for n in (1, _COPIES))
+        theirs = Side("mechanome", "plain_forward", plain, copies=_COPIES)
         work = f"forward, residual stream, z and mlp_act of all layers captured, {words}"
-        yield Row(work, "hugging face", ours, theirs, rounds=many, goal=1 / 1.10)
+        yield Row(work, "hugging face", turning, theirs, rounds=many, goal=1 / 1.10)
         yield Row(work, "transformer-lens", ours, Side("transformer-lens", "forward", captured), rounds=many)
         yield Row(work, "nnsight", ours, Side("nnsight", "forward", captured), rounds=many)
-        empty = Side("mechanome", "forward", plain)
+        empty = Side("mechanome", "forward", plain, copies=_COPIES)
         yield Row(f"forward, nothing asked, {words}", "hugging face", empty, theirs, rounds=many, goal=1 / 1.01)
-        same = Side("mechanome", "plain_forward", {**plain, "twin": 1})
+        same = Side("mechanome", "plain_forward", {**plain, "others": True}, copies=_COPIES)
         yield Row(f"control: two plain modules, same weights, {words}", "hugging face", same, theirs, rounds=many)
 
 
@@ -127,8 +129,9 @@ def generation_rows(tokenizer: Any) -> Iterator[Row]:
     work = (
         f"steered generation, {_NEW_TOKENS} new tokens after {len(prompt)}, vector added at resid_post.{_STEERED_LAYER}"
     )
-    plain = Side("hugging face", "generate", {**steered, "vector": None}, check=steered)
-    yield Row(work, "hugging face", ours, plain, tolerance=0.0, rounds=31, goal=1 / 1.05)
+    turning = replace(ours, copies=_COPIES)
+    plain = Side("mechanome", "plain_generate", {**steered, "vector": None}, check=steered, copies=_COPIES)
+    yield Row(work, "hugging face", turning, plain, tolerance=0.0, rounds=31, goal=1 / 1.05)
     for engine, words in (("hugging face", "steered by a hook"), ("transformer-lens", "hooks"), ("nnsight", "iter")):
         yield Row(work, f"{engine}: {words}", ours, Side(engine, "generate", steered), tolerance=0.0, rounds=15)
 

@@ -1,7 +1,8 @@
 """Mechanome, by its public interface and defaults; beside it, in the same process, the plain model.
 
 Two processes lie differently in memory, which alone moves a forward pass by 2 %. What an open model costs is less, so
-it is measured against a module in the same process that was never opened and holds the very same weight tensors.
+it is measured against modules in the same process that were never opened and hold the very same weight tensors; rounds
+take turns on several of either kind.
 """
 
 from __future__ import annotations
@@ -25,7 +26,24 @@ def open_model(settings: Mapping[str, Any]) -> Any:
     return mn.load(settings["folder"] if settings["layers"] is None else load(settings))
 
 
+@cache
+def twin(model: mn.Model, number: int) -> nn.Module:
+    """A plain module with the weight tensors of an opened one; each number is a module of its own."""
+    config = deepcopy(model.config)
+    config._attn_implementation = "sdpa"
+    plain = type(model.module)(config).eval()
+    plain.load_state_dict(model.module.state_dict(), assign=True)
+    return plain
+
+
+@cache
+def opened(model: mn.Model, number: int) -> mn.Model:
+    """The model once more, as modules of its own; number 0 is the model itself."""
+    return mn.load(twin(model, -number)) if number else model
+
+
 def forward(model: Any, args: Mapping[str, Any]) -> Work:
+    model = opened(model, args.get("copy", 0))
     ids = torch.tensor(args["ids"])
     capture = [f"{point}.*" for point in POINTS] if args["capture"] else []
 
@@ -42,19 +60,14 @@ def forward(model: Any, args: Mapping[str, Any]) -> Work:
     return work
 
 
-@cache
-def twin(model: mn.Model, number: int) -> nn.Module:
-    """A plain module with the weight tensors of an opened one; each number is a module of its own."""
-    config = deepcopy(model.config)
-    config._attn_implementation = "sdpa"
-    plain = type(model.module)(config).eval()
-    plain.load_state_dict(model.module.state_dict(), assign=True)
-    return plain
-
-
 def plain_forward(model: Any, args: Mapping[str, Any]) -> Work:
-    """What `forward` is compared with; `twin` in the request says which plain module."""
-    return hugging_face.forward(twin(model, args["twin"]), args)
+    """What `forward` is compared with; with `others`, by plain modules that are not those of a request without."""
+    return hugging_face.forward(twin(model, args["copy"] + (100 if args.get("others") else 0)), args)
+
+
+def plain_generate(model: Any, args: Mapping[str, Any]) -> Work:
+    """What `generate` is compared with."""
+    return hugging_face.generate(twin(model, args["copy"]), args)
 
 
 def residual_sweep(model: Any, args: Mapping[str, Any]) -> Work:
@@ -77,6 +90,7 @@ def _sweep(model: Any, sweep: Sweep, point: str) -> Work:
 
 
 def generate(model: Any, args: Mapping[str, Any]) -> Work:
+    model = opened(model, args.get("copy", 0))
     ids = torch.tensor([args["ids"]])
     edits = [mn.Add(f"resid_post.{args['layer']}", torch.tensor(args["vector"]))]
 
@@ -91,6 +105,7 @@ if __name__ == "__main__":
     tasks = {
         "forward": forward,
         "plain_forward": plain_forward,
+        "plain_generate": plain_generate,
         "residual_sweep": residual_sweep,
         "head_sweep": head_sweep,
         "generate": generate,

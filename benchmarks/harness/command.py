@@ -68,8 +68,8 @@ class Bench(Generic[Subject]):
         if partial and not options.record:
             print("a partial run: nothing was recorded", file=sys.stderr)
             return 0
-        conditions = {**measured, "load_before": journal.load, **partial}
-        path = results.write(self.name, timings, growth_records, journal.packages, conditions)
+        conditions = {**measured, "load_before": journal.load}
+        path = results.write(self.name, timings, growth_records, journal.packages, conditions, partial)
         print(f"wrote {path}", file=sys.stderr)
         journal.close()
         return 0
@@ -121,7 +121,11 @@ class Bench(Generic[Subject]):
         parser.add_argument("--work", help="only rows whose work matches this pattern; nothing is recorded")
         parser.add_argument("--rounds", type=int, help="exactly so many rounds; nothing is recorded")
         parser.add_argument("--fresh", action="store_true", help="forget the rows of a run that was stopped")
-        parser.add_argument("--record", action="store_true", help="record a partial run too, which the file says")
+        parser.add_argument(
+            "--record",
+            action="store_true",
+            help="record a partial run too: its rows replace those of a whole run under the same conditions",
+        )
         parser.add_argument(
             "--seconds", type=float, default=self.seconds, help="aim of timed seconds a row (default %(default)g)"
         )

@@ -25,6 +25,7 @@ def write(
     growth: Sequence[Mapping[str, Any]],
     packages: Mapping[str, str],
     conditions: Mapping[str, Any],
+    partial: Mapping[str, Any],
 ) -> Path:
     """Write `results/benchmarks/<bench>.json`.
 
@@ -32,17 +33,44 @@ def write(
         growth: entries made by `benchmarks.harness.growth.record`.
         packages: versions of the peers.
         conditions: what else describes the machine in this run: threads, clock, load.
+        partial: what the run was limited to; empty for a whole run. Its rows take the place of those that a whole run
+            under the same conditions left; without such a run the file holds them alone, and says so.
     """
     path = _FOLDER / f"{bench}.json"
-    content = {
+    content: dict[str, Any] = {
         "machine": {**machine(), **conditions},
         "versions": {**versions(), **packages},
         "rows": [t.record() for t in timings],
         "growth": list(growth),
     }
+    whole = json.loads(path.read_text()) if partial and path.exists() else None
+    if whole is not None and _alike(whole, content):
+        for part in ("rows", "growth"):
+            content[part] = _renewed(whole[part], content[part])
+        content["versions"] = whole["versions"] | content["versions"]
+    else:
+        content["machine"] |= partial
     with atomic_write(path, "w") as handle:
         handle.write(json.dumps(content, indent=1) + "\n")
     return path
+
+
+def _alike(whole: Mapping[str, Any], content: Mapping[str, Any]) -> bool:
+    """Whether a recorded whole run was made under the conditions of this one, but for the load."""
+    here, there = ({k: v for k, v in c["machine"].items() if k != "load_before"} for c in (content, whole))
+    same = all(whole["versions"].get(name, version) == version for name, version in content["versions"].items())
+    return here == there and same
+
+
+def _renewed(old: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Entries in their order, those measured again in place, those that are new at the end."""
+    again = {_name(entry): entry for entry in new}
+    kept = [again.pop(_name(entry), entry) for entry in old]
+    return [*kept, *again.values()]
+
+
+def _name(entry: Mapping[str, Any]) -> tuple[str, str, str]:
+    return entry["work"], entry["peer"], entry.get("axis", "")
 
 
 def table(timings: Sequence[Timing], growth: Sequence[Mapping[str, Any]]) -> None:

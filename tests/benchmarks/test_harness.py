@@ -150,6 +150,21 @@ def test_rounds_alternate_who_goes_first():
     assert workers.asked[2:] == ["a", "b", "b", "a", "a", "b", "b", "a"]
 
 
+def test_rounds_take_turns_on_copies():
+    asked = []
+
+    class Noting(Instant):
+        def ask(self, task, args, save=None):
+            asked.append((args.get("copy"), save is not None))
+            return super().ask(task, args, save)
+
+    ours = replace(side("a", [1.0]), copies=3)
+    measure(Row("work", "peer", ours, side("b", [1.0])), Noting(), rounds=5)
+    copies = [copy for copy, _ in asked if copy is not None]
+    assert copies == [0, 1, 2, 0, 1, 2, 0, 1], "each once untimed, then in turn"
+    assert [copy for copy, kept in asked if kept] == [0, None]
+
+
 def test_warm_and_check_replace_parts_of_the_request():
     theirs = side("b", [4.0], 9.0, warm={"seconds": 0.0}, check={"values": [3.0], "seconds": 0.5})
     timing = measure(Row("w", "p", side("a", [3.0]), theirs), Instant(), rounds=2)
@@ -249,7 +264,7 @@ def test_environment_made_by_hand_is_used_as_it_is(tmp_path, monkeypatch):
 def test_results_file(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(results, "_FOLDER", tmp_path)
     timing = measure(Row("some work", "a peer", side("a", [1.0]), side("b", [1.0])), Instant(), rounds=5)
-    path = results.write("bench", [timing], [], {"peer": "4.3"}, {"threads": 7})
+    path = results.write("bench", [timing], [], {"peer": "4.3"}, {"threads": 7}, {})
     found = json.loads(path.read_text())
     assert path.name == "bench.json" and list(found) == ["machine", "versions", "rows", "growth"]
     assert found["rows"] == [timing.record()]
@@ -296,6 +311,23 @@ def test_a_partial_run_is_recorded_only_if_asked(bench, tmp_path, capsys):
     found = json.loads((tmp_path / "toy.json").read_text())
     assert found["machine"]["partial"] and found["machine"]["groups"] == ["one"] and found["growth"] == []
     assert bench(1.0).main([*some, "--peer", "nobody"]) == 0
+
+
+def test_a_partial_run_renews_rows_of_a_whole_one_made_under_the_same_conditions(bench, tmp_path, capsys):
+    path, again = tmp_path / "toy.json", ["--threads", "1", "--only", "one", "--rounds", "5", "--record", "--fresh"]
+    assert bench(1.0).main(["--threads", "1", "--seconds", "0"]) == 0
+    whole = json.loads(path.read_text())
+    other = {**whole["rows"][0], "work": "other work", "ratio": 7.0}
+    path.write_text(json.dumps({**whole, "rows": [other, {**whole["rows"][0], "ratio": -1.0}]}))
+    assert bench(1.0).main(again) == 0
+    found = json.loads(path.read_text())
+    assert found["rows"][0] == other and [row["work"] for row in found["rows"]] == ["other work", "some work"]
+    assert found["rows"][1]["ratio"] > 0 and found["growth"] == whole["growth"]
+    assert found["machine"].get("partial") is None
+    path.write_text(json.dumps({**whole, "rows": [other], "machine": {**whole["machine"], "threads": 2}}))
+    assert bench(1.0).main(again) == 0
+    alone = json.loads(path.read_text())
+    assert [row["work"] for row in alone["rows"]] == ["some work"] and alone["machine"]["partial"]
 
 
 def test_different_numbers_are_not_recorded(bench, tmp_path, capsys):
