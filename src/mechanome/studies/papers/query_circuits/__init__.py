@@ -142,7 +142,7 @@ STUDY = Study(
         "One small language model and three simple behaviors; the paper's largest gains are on questions with "
         "paraphrases written by a language model.",
         "Best of n looks at the query when it chooses, so its NDF there is flattered; what it has on the held-out "
-        "input is shown beside. In the recorded run nothing of its lead over averaging was left there: .68 against .73, "
+        "input is shown beside. In the recorded run its lead over averaging is gone there: .68 against .73, "
         "where the query's own scores have .63. It is the way to the circuit of this query, not of its behavior.",
         "NDF looks at one number at the last position; a circuit of NDF 1 may differ from the model in all else.",
     ),
