@@ -142,10 +142,13 @@ def _linear_act(model: Model, plan: Plan) -> None:
         raise NotServed(
             "rule 'linear_act'", f"{model.name} calls its activation as a function, not a module", "leave the rule out"
         )
-    for module in dict.fromkeys(found):
+    # A head in front of the logits may have one more; poolers do too, which run for other outputs.
+    elsewhere = [module for module in model.module.modules() if _is_activation(module) and module not in found]
+    for module in dict.fromkeys([*found, *elsewhere]):
         rule = _LinearActivation(module)
         _around(plan, module, rule)
-        plan.end.append(rule.must_have_run)
+        if module in found:
+            plan.end.append(rule.must_have_run)
 
 
 def _is_activation(module: nn.Module) -> bool:
