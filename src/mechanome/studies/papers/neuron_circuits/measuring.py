@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -208,7 +209,7 @@ def _sparser(stored: Stored, size: Settings) -> dict[str, Effect]:
     effects = {}
     for base in curves:
         effects[f"needed-{base.replace('_', '-')}"] = Effect(
-            bootstrap(rows[base], lambda x, b=base: _needed(x, sizes[b]), resamples=_RESAMPLES, groups=_nouns(cells)),
+            bootstrap(rows[base], partial(_needed, sizes=sizes[base]), resamples=_RESAMPLES, groups=_nouns(cells)),
             f"of {sizes[base][-1] if base in BASES else cells[0]['nodes']} nodes; resampled over nouns",
         )
     both, own = torch.cat([rows["mlp_out"], rows["mlp_act"]], 1), rows["mlp_out"].shape[1]
