@@ -228,8 +228,17 @@ def test_the_curve_shows_both_halves_and_the_circuit() -> None:
     assert len(picture.table()) == len(SIZES)
 
 
+def test_a_reader_sees_what_is_asked_and_in_which_units() -> None:
+    d = found()
+    first = d.halves.finding[0]
+    text, shown = " ".join(check(d.html()).text), " ".join(str(d).split())
+    for part in (first.inputs, first.counterfactual, first.answer.strip(), first.foil.strip(), "logits on inputs"):
+        assert part in text and part in shown
+    assert "Effects in logits" in shown
+
+
 def test_a_wrong_sign_is_set_off() -> None:
-    agree, apart = AgreementPicture(["a", "b"], [0.5, 0.2], [0.4, -0.1], "eap").figure().data
+    agree, apart = AgreementPicture(["a", "b"], [0.5, 0.2], [0.4, -0.1], "eap", "logits").figure().data
     assert (agree.marker.color, list(agree.x)) == (LIGHT["for"], [0.5])
     assert (apart.marker.color, list(apart.y)) == (LIGHT["against"], [-0.1])
 
@@ -248,7 +257,7 @@ BAD = {
     "method": ({"method": "eapig"}, "did you mean 'eap-ig'"),
     "level": ({"level": "head"}, "level='head'"),
     "level of a search": ({"method": "greedy", "size": 3, "level": "node"}, "greedy finds edges"),
-    "search without limit": ({"method": "greedy"}, "it needs one limit"),
+    "search without limit": ({"method": "greedy"}, "such as 200 or threshold"),
     "threshold of scores": ({"threshold": 0.1}, "eap-ig does not take it"),
     "threshold": ({"method": "greedy", "threshold": -1.0}, "threshold"),
     "verify of a search": ({"method": "greedy", "size": 3, "verify": 5}, "no estimate to verify"),

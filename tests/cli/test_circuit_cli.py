@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import get_args
 
@@ -54,6 +55,11 @@ def test_help_fits_a_screen() -> None:
     done = call("--help")
     assert done.exit_code == 0
     assert len(done.stdout.splitlines()) <= 40 and max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_help_names_every_method() -> None:
+    words = set(re.findall(r"[a-z-]+", call("--help").stdout))
+    assert set(WAYS) <= words
 
 
 def test_a_run_leaves_everything_and_can_be_repeated(made: Path, out: Path) -> None:

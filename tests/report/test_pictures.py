@@ -114,6 +114,12 @@ def test_lines_draw_the_numbers_of_their_table() -> None:
     assert lines.table().rows[1][1] == -0.1
 
 
+def test_words_in_a_sheet_keep_room_beside_numbers() -> None:
+    words, meter = "a remark of more than thirty characters", Meter(0.5)
+    shown = str(Sheet([("part", ""), ("why", ""), ("share", "")], [("a", words, meter)]).html())
+    assert f'<td class="words">{words}</td>' in shown and shown.count("words") == 1
+
+
 def test_dots_draw_the_numbers_of_their_table() -> None:
     dots = PICTURES["dots"]
     random, needed, own = dots.figure().data[:3]

@@ -71,7 +71,7 @@ def _drawing(d: Discovery) -> Section:
     return Section(
         "The circuit",
         (
-            "Layers from the input below to the output above; heads left, MLPs right. "
+            "Layers from the input below to the output above; heads left (23.3 is head 3 of layer 23), MLPs right. "
             f"{colors}Point at an edge for its effect, at a head for where it looks.",
         ),
         CircuitPicture(d.circuit, scored, _DRAWN, tips),
@@ -124,7 +124,9 @@ def _agreement(d: Discovery, s: Screened) -> Section:
             f"All {int(s.estimate.known.sum()):,} {level}s have an estimate, and the strongest {len(labels)} were "
             "measured: the model was run with exactly that part changed. On the dashed line both agree.",
         ),
-        AgreementPicture(labels, estimates.tolist(), exact.tolist(), s.estimate.method),
+        AgreementPicture(
+            labels, estimates.tolist(), exact.tolist(), s.estimate.method, story.UNIT[d.halves.finding.metric]
+        ),
         (f"Rank correlation {agree}; {s.signs_changed} of {len(labels)} have another sign{order}.{overlap}",),
         (
             f"Estimate: {WAYS[s.estimate.method].says}. Where the exact number is known, the circuit is chosen by it. "
@@ -137,6 +139,7 @@ def _agreement(d: Discovery, s: Screened) -> Section:
 def _parts(d: Discovery) -> Section:
     kept = rows(d)[:_LISTED]
     one = "edge" if d.settings.level == "edge" else "source"
+    unit = story.UNIT[d.halves.finding.metric]
     cells = [
         (
             row.name,
@@ -158,14 +161,14 @@ def _parts(d: Discovery) -> Section:
             (
                 (one, "where it is read, and by what"),
                 ("share", "of the whole effect; by the exact number where there is one"),
-                ("estimate", "from gradients"),
-                ("exact", "measured; empty where it was not"),
+                ("estimate", f"from gradients, in {unit}"),
+                ("exact", f"measured, in {unit}; empty where it was not"),
                 ("remark", "where the sending head looks; what measuring corrected"),
             ),
             cells,
             numbers=table(d),
         ),
-        method=("Both columns are means over the examples that the circuit was found on, in units of the metric.",),
+        method=(f"Both columns are means over the examples that the circuit was found on, in {unit}.",),
         limit=("Effects of single parts do not add up to that of the circuit.",),
     )
 

@@ -66,7 +66,9 @@ class Screened:
         each = None
         if self.estimate.each is not None and self.exact.each is not None:
             each = torch.where(known, self.exact.each, self.estimate.each)
-        note = f"{n} of {int(self.estimate.known.sum())} {self.estimate.level}s are exact effects, the others estimates"
+        every = int(self.estimate.known.sum())
+        rest = ", the others estimates" if n < every else ""
+        note = f"{n:,} of {every:,} {self.estimate.level}s are exact effects{rest}"
         return replace(
             self.estimate,
             values=torch.where(known, self.exact.values, self.estimate.values),

@@ -32,22 +32,25 @@ def shares(text: str) -> list[float]:
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is no list of shares: write 0.001,0.01,0.1,1") from None
+        why = f"{text!r} is no list of shares: write 0.001,0.01,0.1,1"
+        raise typer.BadParameter(why, param_hint="--sizes") from None
 
 
 @command
 def circuit(
     task: Annotated[str, typer.Argument(help="A task, or a .jsonl file of examples.", autocompletion=tasks)],
     model: Annotated[str, typer.Option(help="Registry id, folder or hub id.", autocompletion=model_ids)] = MODEL,
-    method: Annotated[Method, typer.Option(metavar="<name>", help="An estimate, exact, or a search.")] = "eap-ig",
+    method: Annotated[Method, typer.Option(metavar="<name>", help="One of those above.")] = "eap-ig",
     level: Annotated[Level, typer.Option(metavar="<name>", help="edge or node.")] = "edge",
-    size: Annotated[int | None, typer.Option(min=1, metavar="<int>", help="Default: the smallest that does.")] = None,
-    threshold: Annotated[float | None, typer.Option(metavar="<x>", help="Where some searches stop.")] = None,
+    size: Annotated[int | None, typer.Option(min=1, metavar="<int>", help="Edges. Default: as few as suffice.")] = None,
+    threshold: Annotated[float | None, typer.Option(metavar="<x>", help="What an edge is worth at least.")] = None,
     sizes: Annotated[str | None, typer.Option(metavar="<x,y>", help="Shares of all edges on the curve.")] = None,
     metric: Annotated[Metric | None, typer.Option(metavar="<name>", help="Default: the task's own.")] = None,
     intervention: Annotated[Kind, typer.Option(metavar="<name>", help="What other edges carry.")] = "patch",
     examples: Annotated[int, typer.Option(min=1, metavar="<int>", help="How many, both halves.")] = 32,
-    verify: Annotated[int | None, typer.Option(min=0, metavar="<int>", help="Edges measured exactly.")] = None,
+    verify: Annotated[
+        int | None, typer.Option(min=0, metavar="<int>", help="Edges measured exactly. Default: 100.")
+    ] = None,
     stability: Annotated[bool, typer.Option("--stability", help="Would other examples give the same?")] = False,
     certify: Annotated[bool, typer.Option("--certify", help="Which parts hang on no single example?")] = False,
     seed: Annotated[int, typer.Option(min=0, metavar="<int>", help="Of examples and halves.")] = 0,
@@ -58,7 +61,12 @@ def circuit(
     strict: Annotated[bool, typer.Option("--strict", help="Exit code 1 if it is not faithful.")] = False,
     open_: Annotated[bool, typer.Option("--open", help="Open the report in the browser.")] = False,
 ) -> None:
-    """Find the circuit of a task, and measure it on examples it was not found on."""
+    """Find the circuit of a task, and measure it on examples it was not found on.
+
+    Methods that score edges: eap-ig, eap, eap-ig-activations, clean-corrupted
+    (estimates) and exact. Searches, which need --size or --threshold: top-n,
+    greedy, acdc, edge-pruning, gumbel and deterministic.
+    """
     # What needs no model is checked before anything heavy is imported, so that a mistake is answered at once.
     from mechanome.engine.registry.naming import named_by
     from mechanome.tasks.naming import task_file

@@ -135,12 +135,14 @@ class AgreementPicture:
         names: of the edges.
         estimates, exact: in units of the metric.
         method: how they were estimated.
+        unit: of the metric.
     """
 
     names: Sequence[str]
     estimates: Sequence[float]
     exact: Sequence[float]
     method: str
+    unit: str
 
     def figure(self) -> Any:
         """A Plotly figure on equal scales."""
@@ -151,8 +153,8 @@ class AgreementPicture:
         zero = {"zeroline": True, "zerolinecolor": LIGHT["line"], "showgrid": True}
         found = figure(
             380,
-            xaxis=axis(f"estimate ({self.method})", range=reach, **zero),
-            yaxis=axis("exact effect", range=reach, **zero),
+            xaxis=axis(f"estimate by {self.method} ({self.unit})", range=reach, **zero),
+            yaxis=axis(f"exact effect ({self.unit})", range=reach, **zero),
         )
         line = {"color": LIGHT["soft"], "width": 1.2, "dash": "dash"}
         found.add_shape(type="line", x0=reach[0], x1=reach[1], y0=reach[0], y1=reach[1], line=line, layer="below")

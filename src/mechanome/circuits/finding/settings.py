@@ -15,6 +15,12 @@ from mechanome.engine.memory import parse_budget
 from mechanome.engine.plain import whole
 from mechanome.tasks import METRICS
 
+_LIMITS = {
+    "size": "size, a number of edges such as 200",
+    "threshold": "threshold, what an edge is worth at least, such as 0.01",
+}
+"""Where a search stops, for people."""
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -86,7 +92,8 @@ class Settings:
         if self.threshold is not None:
             worth(self.threshold)
         if way.searches and len(given) != 1:
-            raise BadInput(f"the search {self.method}", "it needs one limit", f"give {' or '.join(way.limits)}")
+            fix = "give " + " or ".join(_LIMITS[name] for name in way.limits)
+            raise BadInput(f"the search {self.method}", "it needs one limit", fix)
 
     def record(self) -> dict[str, Any]:
         """As plain data; `Settings(**record)` gives them back."""

@@ -12,7 +12,7 @@ from mechanome.circuits.finding.ways import WAYS
 from mechanome.circuits.measured import Measured
 from mechanome.core import Interval
 from mechanome.report import Line, Span, number
-from mechanome.report.rendering import share
+from mechanome.report.rendering import share, visible
 
 WORDS = {
     "faithful": "Faithful on new examples",
@@ -29,8 +29,12 @@ OTHERS = {
     "noise": "what it carries on a noisy input",
 }
 """What an edge outside the circuit carries, by intervention."""
-UNITS = {"logit_diff": "logit of the answer minus logit of the foil", "logprob": "log-probability of the answer, nats"}
+UNITS = {"logit_diff": "logit of the answer minus that of the foil", "logprob": "log-probability of the answer, nats"}
+UNIT = {"logit_diff": "logits", "logprob": "nats"}
+"""Of the metric and of effects, which are its changes."""
 _HEADS = 8
+_QUOTED = 160
+"""Characters of an example that are shown."""
 _OVER = 1.2
 """Faithfulness above which the circuit is said to overshoot."""
 
@@ -75,10 +79,12 @@ def _story(d: Discovery) -> Iterator[Line]:
         f"{len(h.finding)} to find the circuit, {len(h.held_out)} others to measure it."
         + (f" Dropped: {dropped}." if dropped else ""),
     )
+    yield from _example(d)
     own = held.own
     yield (
-        f"The metric is {number(float(own.clean.mean()))} on inputs and {number(float(own.empty.mean()))} where every "
-        f"edge carries {OTHERS[own.intervention]}: that difference is the effect, 100\u202f%.",
+        f"The metric is {number(float(own.clean.mean()))} {UNIT[h.finding.metric]} on inputs and "
+        f"{number(float(own.empty.mean()))} where every edge carries {OTHERS[own.intervention]}: "
+        "that difference is the effect, 100\u202f%.",
     )
     yield (_method(d),)
     heads, shown = d.heads, strongest_heads(d, _HEADS)
@@ -109,6 +115,22 @@ def _story(d: Discovery) -> Iterator[Line]:
         yield (_certificate(d.certificate),)
 
 
+def _example(d: Discovery) -> Iterator[Line]:
+    """The first example, where it is text."""
+    first = d.halves.finding[0]
+    if not (isinstance(first.inputs, str) and isinstance(first.answer, str)):
+        return
+    rather = f", not {_quoted(first.foil)}" if isinstance(first.foil, str) else ""
+    instead = f" Counterfactual: {_quoted(first.counterfactual)}." if isinstance(first.counterfactual, str) else ""
+    yield (f"One example: after {_quoted(first.inputs)} comes {_quoted(first.answer)}{rather}.{instead}",)
+
+
+def _quoted(text: str) -> str:
+    """A text on one line, with its leading space visible; the middle of a long one is left out."""
+    short = text if len(text) <= _QUOTED else f"{text[: _QUOTED // 2]} \u2026 {text[-_QUOTED // 2 :]}"
+    return f"\u201c{visible(short)}\u201d"
+
+
 def _method(d: Discovery) -> str:
     s, way = d.ranked.screened, WAYS[d.settings.method]
     things = "edges" if d.settings.level == "edge" else "sources"
@@ -120,7 +142,7 @@ def _method(d: Discovery) -> str:
     overlap = (
         ""
         if d.overlap is None
-        else f" Of its edges and those that the estimate alone would choose, both have {share(d.overlap.value)} (IoU)."
+        else f" Chosen by the estimate alone, a circuit of this size shares {share(d.overlap.value)} with it (IoU)."
     )
     return (
         f"All {int(s.estimate.known.sum()):,} {things} were ranked by {s.estimate.method}, an estimate; the strongest "

@@ -39,6 +39,8 @@ def _blocks(d: Discovery) -> Iterator[Any]:
         yield _hanging(f"{place}.", _line(step))
     yield Text()
     yield Padding(_edges(d), _INDENT)
+    about = f"Effects in {story.UNIT[d.halves.finding.metric]}; share of the whole effect, negative against the answer."
+    yield Padding(Text(about, style="dim"), _INDENT)
     if d.measures.held_out.curve is not None:
         yield Text()
         yield Padding(_curve(d), _INDENT)
