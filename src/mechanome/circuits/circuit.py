@@ -205,10 +205,13 @@ def stack(circuits: Iterable[Circuit]) -> Tensor:
     """Circuits of one graph as one tensor, `[circuit, source, target]` of booleans.
 
     Raises:
-        BadInput: none, or circuits of different graphs.
+        BadInput: none, something that is no circuit, or circuits of different graphs.
     """
-    found = list(circuits)
+    found = list(circuits) if isinstance(circuits, Iterable) else [circuits]
     if not found:
-        raise BadInput("a stack of circuits", "there are none", "give at least one")
+        raise BadInput("the circuits", "there are none", "give at least one")
+    for circuit in found:
+        if not isinstance(circuit, Circuit):
+            raise BadInput("the circuits", f"{circuit!r} is none", "give circuits, such as Circuit.of(graph, edges)")
     same_graph([c.graph for c in found])
     return torch.stack([c.edges for c in found])

@@ -28,9 +28,12 @@ def read_data(graph: Graph, data: Any, metric: Metric | None, change: Interventi
     """A task, or a pair of inputs with a metric, as checked `Data`.
 
     Raises:
-        BadInput: neither; no metric; no corrupted input where the intervention needs one; examples of unequal weight.
+        BadInput: neither; no graph, no metric, no corrupted input where the intervention needs one; examples of
+            unequal weight.
         ShapeMismatch: pairs of different number, token length or padding.
     """
+    if not isinstance(graph, Graph):
+        raise BadInput("the graph", f"it is no Graph but {type(graph).__name__}", "give Graph.of(mn.load(...))")
     model = graph.opened()
     if hasattr(data, "batch"):
         if len({example.weight for example in data}) > 1:

@@ -26,8 +26,8 @@ from torch import Tensor
 
 from mechanome.circuits.circuit import Circuit, stack
 from mechanome.circuits.dense_execution import run_dense
-from mechanome.circuits.graph import Graph, same_graph
-from mechanome.circuits.interventions import Intervention
+from mechanome.circuits.graph import Graph
+from mechanome.circuits.interventions import ROOTED, Intervention
 from mechanome.circuits.live_edges import Live, live_edges
 from mechanome.circuits.masked_streams import Base
 from mechanome.circuits.prepared import Prepared
@@ -48,8 +48,6 @@ _SPARSE_UNITS = 4096
 """Units of MLPs that matter up to which what each of them writes can be held."""
 _LIVE_CELLS = 2**27
 """Sources times targets of so many circuits are searched for paths at once."""
-_ROOTED = ("patch", "noise")
-"""Interventions whose patched values are those of a run of the model."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,10 +135,10 @@ def execute(
         BudgetTooSmall: not even one circuit on one example fits.
     """
     one_of("method", method, METHODS, "there is no such way to run a circuit")
-    given = [circuits] if isinstance(circuits, Circuit) else list(circuits)
+    given = [circuits] if isinstance(circuits, Circuit) or not isinstance(circuits, Iterable) else list(circuits)
     edges = stack(given)
-    ready = Prepared.of(same_graph([c.graph for c in given]), data, metric, intervention=intervention, budget=budget)
-    rooted = ready.intervention.kind in _ROOTED
+    ready = Prepared.of(given[0].graph, data, metric, intervention=intervention, budget=budget)
+    rooted = ready.intervention.kind in ROOTED
     some_circuits = edges.split(max(1, _LIVE_CELLS // edges[0].numel()))
     live = Live(ready.graph, torch.cat([live_edges(ready.graph, some, rooted) for some in some_circuits]))
     ways = _ways(live, method)
@@ -149,8 +147,9 @@ def execute(
     members = {way: some for way in _WAYS if (some := [i for i in order if ways[i] == way])}
     held = {way: _held(live, some) if way == "sparse" else None for way, some in members.items()}
     shape = len(given), ready.data.clean.rows
-    values, divergence = torch.empty(shape), torch.empty(shape)
-    agrees, clean, empty = torch.empty(shape, dtype=torch.bool), torch.empty(shape[1]), torch.empty(shape[1])
+    values, divergence = torch.empty(2, *shape, dtype=torch.float32)
+    clean, empty = torch.empty(2, shape[1], dtype=torch.float32)
+    agrees = torch.empty(shape, dtype=torch.bool)
     kept: Tensor | None = None
     parts, passes = list(ready.parts(held.get("sparse"), "edges" in members)), 0
     for part in track(parts, "running circuits", quiet=quiet):
@@ -170,7 +169,7 @@ def execute(
                 divergence[at] = (model_says.exp() * (model_says - says)).sum(-1).clamp(min=0).float().cpu()
                 agrees[at] = (found.argmax(-1) == own.argmax(-1)).cpu()
                 if logits:
-                    kept = torch.empty(*shape, found.shape[-1]) if kept is None else kept
+                    kept = torch.empty(*shape, found.shape[-1], dtype=torch.float32) if kept is None else kept
                     kept[at] = found.float().cpu()
     methods = tuple("sparse" if way == "sparse" else "dense" for way in ways)
     kind, notes = ready.intervention.kind, ready.cut(len(parts), passes)

@@ -34,9 +34,10 @@ from torch import Tensor
 
 from mechanome.circuits.layers import Group, Kind, Layer, groups_of, layer_of, refused
 from mechanome.circuits.units import Asked, units_of
-from mechanome.core import BadInput, NotServed, UnknownName, nearest
+from mechanome.core import BadInput, NotServed, UnknownName, UnknownSite, nearest
 from mechanome.engine import Site
 from mechanome.engine.architecture import Architecture
+from mechanome.engine.asked import opened_model
 
 if TYPE_CHECKING:
     from mechanome.engine import Model
@@ -81,11 +82,15 @@ class Graph:
 
         Raises:
             NotServed: a model whose computation is not such a graph, with the reason.
+            BadInput: a bare module, or no model.
         """
+        opened_model(model)
         found = cls.shaped_like(model.architecture, tower)
         for site in found.needed_sites():
-            if why := model.why_not(site):
-                raise NotServed(f"the circuit graph of {model.name}", why, "patch its sites with activation_patching")
+            try:
+                model.tap(site)
+            except (NotServed, UnknownSite) as error:
+                raise refused(model.name, f"{error.what}: {error.why}") from error
         whole = replace(found, model=model)
         return whole if units is None else whole.with_units(units)
 
@@ -115,14 +120,20 @@ class Graph:
         Raises:
             NotServed: blocks that are no attention and MLP on one stream of tokens, with the reason.
         """
+        named = [t.name for t in architecture.towers if t.name]
+        if any("cross" in block.roles for t in architecture.towers for block in t.blocks):
+            why = "cross-attention ties one tower to another, and edges between towers are not defined"
+            raise refused(type(architecture.root).__name__, why)
+        if tower is None and len(named) > 1:
+            raise NotServed(
+                "a circuit graph", "the model has several towers", f"give tower= one of: {', '.join(named)}"
+            )
         place = architecture.tower(tower)
         if place.feature_map or not place.additive:
-            raise refused(place, "its blocks are no attention and MLP that add to a stream of tokens")
-        if any("cross" in block.roles for t in architecture.towers for block in t.blocks):
-            raise refused(place, "cross-attention ties it to another tower, and edges between towers are not defined")
+            raise refused(place.path, "its blocks are no attention and MLP that add to a stream of tokens")
         layers = tuple(layer_of(place, block) for block in place.blocks)
         if not any(layer.heads for layer in layers):
-            raise refused(place, "none of its blocks has attention")
+            raise refused(place.path, "none of its blocks has attention")
         return cls(layers, tower)
 
     def ungrouped(self) -> Graph:
@@ -231,9 +242,9 @@ class Graph:
         Raises:
             UnknownName: no such node, or no edge between the two.
         """
-        source, arrow, target = edge.partition(ARROW)
+        source, arrow, target = edge.partition(ARROW) if isinstance(edge, str) else ("", "", "")
         if not arrow:
-            raise UnknownName(f"edge '{edge}'", "an edge names a source and a target", "write 'z.0.h3->q.2.h1'")
+            raise UnknownName(f"edge {edge!r}", "an edge names a source and a target", "write 'z.0.h3->q.2.h1'")
         i, j = self.source_index(source), self.target_index(target)
         if not bool(self.mask[i, j]):
             raise UnknownName(f"edge '{edge}'", f"{source} writes after {target} has read", "choose an earlier source")

@@ -21,9 +21,12 @@ from torch import Tensor
 from mechanome.circuits.wiring import Wiring
 from mechanome.core import BadInput
 from mechanome.engine import Batch, Edit, Run
-from mechanome.engine.asked import one_of
+from mechanome.engine.asked import one_of, seed_of
+from mechanome.engine.plain import number
 
 KINDS = ("patch", "zero", "mean", "positional-mean", "noise")
+ROOTED = ("patch", "noise")
+"""Those whose patched values are those of a run of the model."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +46,18 @@ class Intervention:
 
     def __post_init__(self) -> None:
         one_of("intervention", self.kind, KINDS, "there is no such intervention")
-        if not self.amplitude > 0:
-            raise BadInput(f"amplitude {self.amplitude}", "noise of no size changes nothing", "give a positive number")
+        if not 0 < number(self.amplitude, "amplitude") < float("inf"):
+            raise BadInput(f"amplitude={self.amplitude}", "noise needs a size", "give a positive number such as 1.0")
+        seed_of(self.seed)
+
+    @classmethod
+    def of(cls, given: Any) -> Intervention:
+        """What is asked for: a kind, or an intervention with settings.
+
+        Raises:
+            BadInput: neither.
+        """
+        return given if isinstance(given, Intervention) else cls(given)
 
     @property
     def means(self) -> bool:
@@ -134,6 +147,8 @@ def noisy(wiring: Wiring, intervention: Intervention, batch: Batch, differs: Ten
     for i, row in enumerate(rows):
         start, length = frame.starts[i], frame.lengths[i]
         generator = torch.Generator().manual_seed(intervention.seed * 1_000_003 + row)
+        if not bool(differs[i].any()):
+            continue
         drawn = torch.randn(length, embedded.shape[-1], generator=generator).to(embedded)
         noise[i, start : start + length] = drawn * embedded[i][differs[i]].std() * intervention.amplitude
     return Edit(site, "set", embedded + noise * differs[..., None].to(embedded))

@@ -96,9 +96,9 @@ def groups_of(layers: Sequence[Layer]) -> tuple[tuple[Group, ...], tuple[Group, 
     return tuple(sources), tuple(targets)
 
 
-def refused(tower: Tower, why: str) -> NotServed:
-    """The error of a tower that is no circuit graph."""
-    return NotServed(f"a circuit graph of {tower.path}", why, "patch its sites with activation_patching")
+def refused(what: str, why: str) -> NotServed:
+    """The error of a tower or model that is no circuit graph."""
+    return NotServed(f"a circuit graph of {what}", why, "patch its sites with activation_patching")
 
 
 def layer_of(tower: Tower, block: Block) -> Layer:
@@ -109,8 +109,8 @@ def layer_of(tower: Tower, block: Block) -> Layer:
     """
     roles = block.roles
     if "mixer" in roles:
-        raise refused(tower, f"{block.part.path} mixes tokens without attention, so it has no heads")
+        raise refused(tower.path, f"{block.part.path} mixes tokens without attention, so it has no heads")
     if not ("attention" in roles or "mlp_out" in roles):
-        raise refused(tower, f"{block.part.path} has neither attention nor an MLP that is known")
+        raise refused(tower.path, f"{block.part.path} has neither attention nor an MLP that is known")
     heads, kv = (block.n_heads, block.n_kv) if "attention" in roles else (0, 0)
     return Layer(heads, kv, "mlp_out" in roles, block.style)

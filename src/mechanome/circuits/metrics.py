@@ -32,6 +32,8 @@ from mechanome.circuits.execution import Executed
 from mechanome.circuits.graph import Graph, same_graph
 from mechanome.circuits.measured import Measured, mean, over_examples
 from mechanome.core import BadInput, ShapeMismatch, Table, binomial
+from mechanome.engine.asked import in_vocabulary, one_of
+from mechanome.engine.plain import number
 
 LEAST = 1e-3
 """The smallest total effect `abs(m(M) - m(0))` that is divided by, in units of the metric."""
@@ -99,8 +101,9 @@ def circuit_error(found: Executed, answers: Tensor | None = None) -> tuple[Measu
             "use execute([*circuits, Circuit.full(graph)], ..., logits=True)",
         )
     n, ids = found.values.shape[1], answers.expand(found.values.shape[1], -1) if answers.dim() == 1 else answers
-    if ids.dim() != 2 or len(ids) != n:
+    if ids.dim() != 2 or len(ids) != n or not ids.numel():
         raise ShapeMismatch(f"answers of shape {list(answers.shape)}", f"there are {n} examples", "give ids for each")
+    in_vocabulary("answer", ids, found.logits.shape[-1])
     chosen = found.logits.gather(2, ids.expand(len(found.circuits), -1, -1)).argmax(-1)
     return tuple(_share("circuit error", own != chosen[-1]) for own in chosen)
 
@@ -112,6 +115,7 @@ def iou(a: Circuit, b: Circuit, of: Literal["edges", "nodes"] = "edges") -> Meas
         a, b: circuits of one graph. of: edges, or sources that send along any of them.
     """
     same_graph([a.graph, b.graph])
+    one_of("of", of, ("edges", "nodes"))
     first, second = (a.edges, b.edges) if of == "edges" else (a.used, b.used)
     union = int((first | second).sum())
     if not union:
@@ -120,8 +124,12 @@ def iou(a: Circuit, b: Circuit, of: Literal["edges", "nodes"] = "edges") -> Meas
 
 
 def sizes_in_edges(graph: Graph, shares: Sequence[float] = SIZES) -> list[int]:
-    """Numbers of edges of circuits at shares of a graph, rounded down as MIB does."""
-    return [int(share * graph.n_edges) for share in shares]
+    """Numbers of edges of circuits at shares of a graph, rounded down as MIB does.
+
+    Raises:
+        BadInput: shares that are no numbers from 0 to 1.
+    """
+    return [int(share * graph.n_edges) for share in _shares(shares)]
 
 
 @dataclass(frozen=True)
@@ -163,9 +171,9 @@ def size_curve(found: Executed, sizes: Sequence[float] | None = None) -> SizeCur
         sizes: a share for each; None for the share of edges each has.
 
     Raises:
-        BadInput: fewer than two sizes, or two that are the same. ShapeMismatch: not one size for each circuit.
+        BadInput: fewer than two sizes, two that are the same, or one that is no share. ShapeMismatch: not one size for each circuit.
     """  # noqa: E501
-    shares = [c.share for c in found.circuits] if sizes is None else [float(s) for s in sizes]
+    shares = [c.share for c in found.circuits] if sizes is None else _shares(sizes)
     if len(shares) != len(found.circuits):
         raise ShapeMismatch(f"{len(shares)} sizes", f"there are {len(found.circuits)} circuits", "give one for each")
     order = sorted(range(len(shares)), key=lambda i: shares[i])
@@ -196,7 +204,12 @@ def metrics_table(found: Executed, complements: Executed | None = None) -> Table
 
     Args:
         found: circuits that were run. complements: their complements, in the same order, if these were run.
+
+    Raises:
+        BadInput: complements of other circuits.
     """
+    if complements is not None and complements.circuits != tuple(~c for c in found.circuits):
+        raise BadInput("complements", "they are not those of the circuits", "use execute([~c for c in circuits], data)")
     columns: dict[str, Iterable[object]] = {"edges": [len(c) for c in found.circuits]}
     measures = [faithfulness(found), ndf(found), divergence(found), accuracy(found), circuit_error(found)]
     if complements is not None:
@@ -204,6 +217,13 @@ def metrics_table(found: Executed, complements: Executed | None = None) -> Table
         columns["complement accuracy"] = [_cell(m) for m in accuracy(complements)]
     columns |= {each[0].name: [_cell(m) for m in each] for each in measures}
     return Table(list(columns), list(zip(*columns.values())), repr(found))
+
+
+def _shares(sizes: Sequence[float]) -> list[float]:
+    found = [float(number(size, "a share of the edges")) for size in sizes]
+    if wrong := [share for share in found if not 0 <= share <= 1]:
+        raise BadInput(f"a share of {wrong[0]:g} of the edges", "shares are 0 to 1", "give for example 0.01")
+    return found
 
 
 def _cell(found: Measured) -> str:

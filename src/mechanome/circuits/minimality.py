@@ -17,7 +17,7 @@ from mechanome.circuits.execution import Executed, execute
 from mechanome.circuits.measured import Measured
 from mechanome.circuits.metrics import faithfulness
 from mechanome.core import BadInput, Table, binomial
-from mechanome.engine.asked import count
+from mechanome.engine.asked import count, seeded_generator
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +96,7 @@ def minimality(
     if sets is None:
         chosen = list(edges.split(1))
     else:
-        generator = torch.Generator().manual_seed(seed)
+        generator = seeded_generator(seed)
         draws = [torch.randperm(len(edges), generator=generator)[:size] for _ in range(count("sets", sets))]
         chosen = [edges[draw] for draw in draws]
     removed = []

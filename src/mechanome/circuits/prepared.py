@@ -58,7 +58,7 @@ class Prepared:
         budget: Budget = None,
     ) -> Prepared:
         """Data made ready; arguments and errors as `execute` has them."""
-        change = Intervention(intervention) if isinstance(intervention, str) else intervention
+        change = Intervention.of(intervention)
         given = read_data(graph, data, metric, change)
         wiring = Wiring.of(graph)
         ready = cls(wiring, given, change, None, parse_budget(budget, wiring.model.device))

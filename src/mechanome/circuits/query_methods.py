@@ -31,6 +31,7 @@ from mechanome.circuits.circuit import Circuit
 from mechanome.circuits.effects import Components
 from mechanome.circuits.graph import Graph
 from mechanome.circuits.score_matrix import Scores
+from mechanome.engine.asked import seed_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +82,9 @@ class Draw:
     count: int
     strength: float
     seed: int
+
+    def __post_init__(self) -> None:
+        seed_of(self.seed)
 
     def edges(self, number: int = 0) -> Tensor:
         """The scores of one input, `[edge]`."""

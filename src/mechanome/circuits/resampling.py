@@ -22,7 +22,7 @@ from scipy.special import ndtri
 from torch import Tensor
 
 from mechanome.core import BadInput, Interval, TooFewRows
-from mechanome.engine.asked import count, one_of
+from mechanome.engine.asked import count, one_of, seeded_generator
 
 Draw = Literal["bootstrap", "fresh"]
 Aggregate = Literal["mean", "median", "absolute"]
@@ -79,7 +79,7 @@ class Resamples:
             raise TooFewRows(f"{inputs} inputs", why, "score more inputs, or draw='bootstrap'")
         if count("samples", samples) < 2 or (draw == "fresh" and samples % 2):
             raise BadInput(f"{samples} samples", "they are compared in pairs", "draw an even number of them")
-        generator = torch.Generator().manual_seed(seed)
+        generator = seeded_generator(seed)
         if draw == "bootstrap":
             return cls(torch.randint(inputs, (samples, n), generator=generator), inputs, draw)
         order = torch.rand(samples // 2, inputs, generator=generator).argsort(1)

@@ -117,7 +117,7 @@ def scores(
     one_of("level", level, ("edge", "node"))
     one_of("quadrature", quadrature, QUADRATURES)
     chosen, steps = METHODS[method], count("steps", steps)
-    change = Intervention(intervention) if isinstance(intervention, str) else intervention
+    change = Intervention.of(intervention)
     if only is not None and (method != "exact" or only.graph != graph):
         raise BadInput("only=", "it chooses among parts of this graph that are measured", "use it with method='exact'")
     backward = names("rules", rules)

@@ -36,6 +36,8 @@ def run_sparse(base: Base, live: Live) -> Tensor:
     """
     wiring, model = base.wiring, base.wiring.model
     circuits = len(live.edges)
+    if not base.n_tokens:  # no input differs from its counterfactual: all circuits are the empty one
+        return base.logits.expand(circuits, *base.logits.shape).clone()
     with torch.no_grad():
         state = _State(base, live)
         plan = build_plan(model)

@@ -242,6 +242,9 @@ def _found(method: Finder, again: Resamples, quiet: bool) -> tuple[Components, T
     """Run a method on every sample: its components, and scores or circuits `[sample, component]`."""
     found = [method(rows) for rows in track(again.rows, "running the method", quiet=quiet)]
     first = found[0]
+    if not isinstance(first, (Tensor, Scores, Circuit)):
+        kind = type(first).__name__
+        raise BadInput("this method", f"it returned {kind}", "return a Scores, a Circuit, or a tensor of scores")
     if any(type(f) is not type(first) for f in found):
         raise BadInput("this method", "it returned results of several kinds", "return scores, or circuits, always")
     if isinstance(first, Circuit):

@@ -32,7 +32,7 @@ from mechanome.circuits.score_matrix import Scores
 from mechanome.circuits.selecting import By, Select
 from mechanome.circuits.similarity import jaccard, weighted_jaccard
 from mechanome.core import BadInput, NotFinite, Table, TooFewRows
-from mechanome.engine.asked import count
+from mechanome.engine.asked import count, seeded_generator
 
 PARTS = ("intrinsic", "error", "covariance", "method", "bias")
 """What the total is the sum of."""
@@ -290,7 +290,7 @@ def simulated(effects: Scores | Tensor | Effects, n: int, samples: int = 1000, s
         formed: a normal mixture of the centered inputs has it.
     """
     x = Effects.of(effects).values.double()
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded_generator(seed)
     mixture = torch.randn(samples, len(x), generator=generator, dtype=torch.float64)
     return x.mean(0) + mixture @ (x - x.mean(0)) / (n * len(x)) ** 0.5
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from mechanome.circuits.effects import Components, Effects
 from mechanome.circuits.score_matrix import Scores
 from mechanome.core import BadInput, Table, TooFewRows
-from mechanome.engine.asked import count
+from mechanome.engine.asked import count, seeded_generator
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,7 +151,7 @@ def split_half(scores: Scores | Tensor | Effects, size: int, splits: int = 100, 
     effects = Effects.of(scores)
     if effects.inputs < 4:
         raise TooFewRows("halves", f"{effects.inputs} inputs leave no two in each", "score at least four")
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded_generator(seed)
     same, other = [], []
     for _ in range(count("splits", splits)):
         order = torch.randperm(effects.inputs, generator=generator)

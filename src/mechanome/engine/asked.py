@@ -1,4 +1,4 @@
-"""Checks of plain arguments, one for each kind: a name out of a few, a list of names, a count, token ids, a model.
+"""Checks of plain arguments, one for each kind: a name out of a few, names, a count, a seed, token ids, a model.
 
 Each returns the argument in its one canonical form, so that what comes after meets no other.
 """
@@ -26,6 +26,27 @@ def count(what: str, value: Any) -> int:
     if found is None or found < 1:
         raise BadInput(f"{what}={value!r}", "it must be a positive whole number", "give one such as 32")
     return found
+
+
+def seed_of(value: Any) -> int:
+    """A seed that every generator in use takes.
+
+    Raises:
+        BadInput: not a whole number from 0 up to 2**32 - 1.
+    """
+    found = whole(value)
+    if found is None or not 0 <= found < 2**32:
+        raise BadInput(f"seed={value!r}", "it must be a whole number from 0, below 2**32", "use seed=0")
+    return found
+
+
+def seeded_generator(seed: Any) -> torch.Generator:
+    """A random generator of its own, on the CPU, that starts from a seed.
+
+    Raises:
+        BadInput: as `seed_of`.
+    """
+    return torch.Generator().manual_seed(seed_of(seed))
 
 
 def one_of(what: str, value: Any, valid: Iterable[str], why: str = "there is no such choice") -> str:

@@ -121,11 +121,15 @@ class Discovery:
 
     @cached_property
     def overlap(self) -> Measured | None:
-        """How much the circuit shares with the one of its size that the estimate alone would have chosen."""
+        """How much the circuit shares with the one of its size that the estimate alone would have chosen.
+
+        None where nothing was measured exactly, or where no edge of either lies on a path.
+        """
         s = self.ranked.screened
         if s is None or s.exact is None:
             return None
-        return iou(self.circuit, top(s.estimate, self.measures.chosen.size).pruned())
+        shared = iou(self.circuit, top(s.estimate, self.measures.chosen.size).pruned())
+        return None if shared.value is None else shared
 
     def record(self) -> dict[str, Any]:
         """Everything as plain data."""

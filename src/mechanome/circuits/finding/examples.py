@@ -85,7 +85,7 @@ def opened_task(task: str | Task, model: Model, seed: int) -> Task:
 
 
 def halves(model: Model, task: Task, examples: int, seed: int = 0, *, budget: Budget = None) -> Halves:
-    """The first examples that can be patched and that the model does right, divided in two.
+    """The first different examples that can be patched and that the model does right, divided in two.
 
     Args:
         model: an opened language model.
@@ -100,6 +100,12 @@ def halves(model: Model, task: Task, examples: int, seed: int = 0, *, budget: Bu
     wanted = count("examples", examples)
     aligned = task.aligned(model, quiet=True)
     dropped, pool = Counter(aligned.reasons), aligned.task
+    once: dict[str, Example] = {}
+    for example in pool:
+        once.setdefault(str((example.inputs, example.counterfactual, example.answer, example.foil)), example)
+    if repeats := len(pool) - len(once):  # with one in each half, a circuit would be measured where it was found
+        dropped["it repeats another example"] = repeats
+        pool = replace(pool, examples=tuple(once.values()))
     kept: list[Example] = []
     start = 0
     while start < len(pool) and len(kept) < wanted:
@@ -107,7 +113,7 @@ def halves(model: Model, task: Task, examples: int, seed: int = 0, *, budget: Bu
         dropped.update(found.reasons)
         kept += found.task.examples
         start += wanted
-    tried = len(aligned.dropped) + min(start, len(pool))
+    tried = len(aligned.dropped) + repeats + min(start, len(pool))
     used = kept[:wanted]
     if len(used) < LEAST:
         raise _too_few(task, model, wanted, len(used), dropped)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from mechanome.circuits.graph import Graph
 from mechanome.core import Table
+from mechanome.engine.asked import seeded_generator
 
 
 def _backward(group: list[int], generator: torch.Generator) -> list[int]:
@@ -51,7 +52,7 @@ def edges_in_order(graph: Graph, edges: Tensor, order: str, seed: int) -> list[E
             targets of one kind and layer and among the sources of a target.
         seed: of a random order.
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded_generator(seed)
     found = []
     for group in reversed(graph.readers):
         for target in ORDERS[order](list(range(group.first, group.first + group.count)), generator):

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from mechanome.circuits.circuit import Circuit
-from mechanome.circuits.execution import _ROOTED
 from mechanome.circuits.graph import Graph
+from mechanome.circuits.interventions import ROOTED
 from mechanome.circuits.live_edges import live_edges
 from mechanome.circuits.score_matrix import Scores
 from mechanome.core import Table
@@ -67,7 +67,7 @@ def trimmed(graph: Graph, edges: Tensor, intervention: str, prune: bool) -> tupl
     """
     if not prune:
         return Circuit(graph, edges), ()
-    live = live_edges(graph, edges[None], intervention in _ROOTED)[0]
+    live = live_edges(graph, edges[None], intervention in ROOTED)[0]
     idle = int((edges & ~live).sum())
     return Circuit(graph, live), (f"{idle} chosen edges change nothing and were left out",) if idle else ()
 

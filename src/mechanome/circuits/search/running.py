@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from mechanome.circuits.dense_execution import run_dense
-from mechanome.circuits.execution import _ROOTED, Prepared
+from mechanome.circuits.execution import Prepared
 from mechanome.circuits.graph import Graph
-from mechanome.circuits.interventions import Intervention
+from mechanome.circuits.interventions import ROOTED, Intervention
 from mechanome.circuits.search.behind import Behind, KnownBase, run_behind
 from mechanome.circuits.search.objectives import Objective, Said
 from mechanome.core import BadInput, NotFinite, ShapeMismatch
+from mechanome.engine.asked import seeded_generator
 from mechanome.engine.memory import Budget
 from mechanome.engine.metrics import Metric
 
@@ -75,7 +76,7 @@ class Runner:
         ready = Prepared.of(graph, data, metric, intervention=intervention, budget=budget)
         parts: Iterable[list[int]] = ready.parts()
         if batch is not None:
-            generator = torch.Generator().manual_seed(seed)
+            generator = seeded_generator(seed)
             parts = (p.tolist() for p in torch.randperm(ready.data.clean.rows, generator=generator).split(batch))
         found = []
         for part in parts:
@@ -94,7 +95,7 @@ class Runner:
     @property
     def rooted(self) -> bool:
         """Whether patched values are those of a run of the model."""
-        return self.ready.intervention.kind in _ROOTED
+        return self.ready.intervention.kind in ROOTED
 
     def at_once(self, circuits: int) -> int:
         """How many circuits run together, of so many at most."""
@@ -117,9 +118,11 @@ class Runner:
         """The objective, `[circuit, example]`.
 
         Raises:
-            ShapeMismatch: it is no number per circuit and example.
+            ShapeMismatch: it is no number per circuit and example. BadInput: it is no tensor.
         """
         found = self.objective(said)
+        if not isinstance(found, Tensor):
+            raise BadInput("the objective", f"it returns {type(found).__name__}", "return a tensor [circuit, example]")
         if found.shape != said.values.shape:
             shape = list(said.values.shape)
             raise ShapeMismatch(f"an objective of shape {list(found.shape)}", f"there are {shape}", "return one each")
