@@ -180,6 +180,13 @@ STUDY = Study(
         "lower bound. The same processor time is taken for cutting all layers and scoring one batch, over the layers.",
         "Coherence: the mean cosine between embeddings of the ten tokens that are promoted most. The top 100 units are "
         "those with the largest mean absolute contribution over the three tasks.",
+        "What did not hold: the units that contribute most by the direct path are not the ones a prediction needs. "
+        "Over random units direct contributions rank single removals at 0.21, first-order ones at 0.995, and removing "
+        "the 64 units that the latter choose costs 2.28 of 3.78, nine times as much as random ones, where the direct "
+        "choice costs 0.31. Later layers read most of what these units write. Singular vectors hold contributions a "
+        "little more tightly than random rotations, and less so than the neurons as they are; the tokens they promote "
+        "are no more alike than those of random directions. kept-recovered is a mean of ratios, some of whose "
+        "denominators are near 0; its interval says so.",
     ),
     limits=(
         "One small language model and three tasks whose answers are single tokens.",
