@@ -183,7 +183,7 @@ STUDY = Study(
         "What did not hold: the units that contribute most by the direct path are not the ones a prediction needs. "
         "Over random units direct contributions rank single removals at 0.21, first-order ones at 0.995, and removing "
         "the 64 units that the latter choose costs 2.28 of 3.78, nine times as much as random ones, where the direct "
-        "choice costs 0.31. Later layers read most of what these units write. Singular vectors hold contributions a "
+        "choice costs 0.31. The direct path leaves out what later layers read. Singular vectors hold contributions a "
         "little more tightly than random rotations, and less so than the neurons as they are; the tokens they promote "
         "are no more alike than those of random directions. kept-recovered is a mean of ratios, some of whose "
         "denominators are near 0; its interval says so.",
