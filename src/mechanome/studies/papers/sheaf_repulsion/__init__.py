@@ -15,7 +15,6 @@ from mechanome.studies.study import Measured, Quantity, Scale, Study
 
 SEARCHES = {
     "acdc": "ACDC",
-    "acdc-random": "ACDC in random order",
     "eap": "EAP",
     "edge-pruning": "edge pruning",
 }
@@ -40,22 +39,22 @@ class Settings:
     sheaves: int = 4
     train: int = 256
     test: int = 256
-    epochs: int = 16
+    epochs: int = 24
     batch: int = 32
-    rate: float = 0.15
-    sparsity: float = 0.1
-    repel: float = 0.1
-    search: int = 32
+    rate: float = 0.3
+    sparsity: float = 0.3
+    repel: float = 0.3
+    search: int = 16
     threshold: float = 0.01
-    levels: tuple[float, ...] = (1.0, 4.0, 16.0)
-    repulsions: tuple[float, ...] = (0.3, 1.0)
+    levels: tuple[float, ...] = (5.0, 30.0)
+    repulsions: tuple[float, ...] = (1.0,)
     language: int = 0
     lm_candidates: int = 100
-    lm_train: int = 32
+    lm_train: int = 24
     lm_test: int = 32
-    lm_epochs: int = 40
+    lm_epochs: int = 20
     lm_batch: int = 8
-    lm_rate: float = 0.07
+    lm_rate: float = 0.3
     lm_sparsity: float = 1.0
 
 
@@ -151,8 +150,8 @@ STUDY = Study(
     method=(
         "Small model: a Llama of four layers, eight heads and width 128 that learns to say who receives, to agree and "
         "to copy, with a tenth of what every part adds dropped; loss on the tokens that can be known. Prompts are "
-        "those it does right ('A and B went ; B gave x to' with A before B); sheaves are measured on others than they are "
-        "trained on.",
+        "those it does right ('A and B went ; B gave x to' with A before B); sheaves are measured on "
+        "others than they are trained on.",
         "Masks are drawn by Gumbel gates with straight-through gradients; what is off is zero. Step A: cross-entropy "
         "over the two names, density, and overlap with the union of the sheaves before. Step B, in the last fifth of "
         "the epochs: the model without the sheaf is to be undecided. Edges of positive logit are kept, dangling ones "
@@ -164,8 +163,10 @@ STUDY = Study(
         "Intervals: accuracy of one circuit is exact over prompts; means of circuits resample prompts; ratios of IoU "
         "resample pairs, which share sheaves, so they are somewhat narrow; what is counted has no width. That the "
         "intersection does not grow as sheaves are added is true of any sets and no claim.",
-        "Settings: with the weights of the paper's code (sparsity 1, repulsion 1) the pilot's second sheaf was at "
-        "chance; this graph has twenty times fewer edges than GPT-2's, so they were made smaller on the pilot seed.",
+        "Settings were chosen on the pilot seed. With the weights of the paper's code (sparsity 1, repulsion 1) and 120 "
+        "steps at a rate of 0.1 its second sheaf was at chance (0.54). With 0.3 and 0.3, 160 steps and a rate of 0.3, "
+        "the second had an accuracy of 0.97 and shared a tenth of its edges with the first. The final run has 192 "
+        "steps a sheaf; the paper has 6,000.",
     ),
     limits=(
         "One task of a small model with 1,519 edges; the paper's models have 20 to 50 times more.",

@@ -92,8 +92,8 @@ def _few(stored: Stored, size: Settings) -> Section:
             [f"without {edge}", str(len(circuit)), Meter(right)]
             for edge, circuit, right in zip(names, stored.circuits(others), _measured(others)[0])
         ]
-    lead = ("Sheaves of rising sparsity; then, where one of at most three edges was found, sheaves that may not use one "
-            "of its edges. First seed.",)  # fmt: skip
+    lead = ("Sheaves of rising sparsity; then, where one of at most three edges was found, sheaves that may not use "
+            "one of its edges. First seed.",)  # fmt: skip
     return Section(
         "Is any edge indispensable?", lead, Sheet((("sheaf", ""), ("edges", ""), ("accuracy", "alone")), rows)
     )

@@ -89,9 +89,6 @@ def others(seed: int, size: Settings, first: Tensor) -> dict[str, Any]:
     steps = size.epochs * -(-size.train // size.batch)
     found = {
         "acdc": acdc(small.graph, few, threshold=size.threshold, objective=two_label, **settings),
-        "acdc-random": acdc(
-            small.graph, few, threshold=size.threshold, objective=two_label, order="random", seed=seed, **settings
-        ),
         "eap": top_n(scores(small.graph, train, method="eap", **settings), wanted),
         "edge-pruning": learned_mask(
             small.graph, train, size=wanted, objective=two_label, batch=size.batch, steps=steps, **settings
