@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -130,6 +133,35 @@ def test_a_circuit_file_comes_back_equal(tmp_path: Path) -> None:
             load_circuit(tmp_path / "bad.json")
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda f: f["layers"][0].__setitem__(3, "sideways"),
+        lambda f: f["layers"][0].__setitem__(2, "no"),
+        lambda f: f["layers"][0].__setitem__(0, 3),
+        lambda f: f["edges"].append(f["edges"][0]),
+        lambda f: f.update(edges="resid_pre.0->logits"),
+        lambda f: f.update(edges=dict.fromkeys(f["edges"])),
+    ],
+    ids=["style", "mlp", "heads", "twice", "text", "object"],
+)
+def test_a_circuit_file_with_other_content_is_refused(tmp_path: Path, damage: Callable[[dict[str, Any]], Any]) -> None:
+    save_circuit(random_circuit(3), tmp_path / "c.json")
+    found = json.loads((tmp_path / "c.json").read_text())
+    damage(found)
+    (tmp_path / "c.json").write_text(json.dumps(found))
+    with pytest.raises(CorruptFile, match="does not fit together") as refused:
+        load_circuit(tmp_path / "c.json")
+    assert str(refused.value).count("Fix: ") == 1
+
+
+def test_scores_of_another_shape_are_not_written(tmp_path: Path) -> None:
+    for write in (save_circuit, save_eap_ig):
+        with pytest.raises(ShapeMismatch, match=r"scores of shape \[3, 3\]"):
+            write(random_circuit(3, graph=Graph.of(opened("llama"))), tmp_path / "c.json", scores=torch.zeros(3, 3))
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("style", ["pre", "parallel"])
 @pytest.mark.parametrize("kv", [4, 2])
 def test_graphs_of_eap_ig_both_ways(tmp_path: Path, kv: int, style: str) -> None:
@@ -145,6 +177,15 @@ def test_graphs_of_eap_ig_both_ways(tmp_path: Path, kv: int, style: str) -> None
     }
     assert len(found["edges"]) == graph.ungrouped().n_edges
     assert {"input->a0.h0<q>", "a0.h3->m1", "m1->a2.h1<v>", "input->logits"} <= set(found["edges"])
+
+
+def test_a_graph_of_eap_ig_says_yes_or_no(tmp_path: Path) -> None:
+    save_eap_ig(random_circuit(6), tmp_path / "g.json", d_model=32)
+    found = json.loads((tmp_path / "g.json").read_text())
+    found["edges"]["input->logits"]["in_graph"] = "false"
+    (tmp_path / "g.json").write_text(json.dumps(found))
+    with pytest.raises(CorruptFile, match="in_graph is 'false'"):
+        load_eap_ig(tmp_path / "g.json", GRAPH)
 
 
 def test_heads_of_a_group_that_disagree_are_refused_unless_told(tmp_path: Path) -> None:
@@ -212,6 +253,17 @@ def test_the_picture_draws_the_strongest_edges_and_says_what_it_leaves_out() -> 
     assert [layers[x] for x in sorted(layers)] == sorted(layers.values(), reverse=True), "later layers above"
     assert "weaker" not in str(CircuitPicture(circuit, most=10_000).html())
     assert "<path" not in str(CircuitPicture(Circuit.empty(GRAPH)).html())
+
+
+@pytest.mark.parametrize(
+    "part", [{"clean": (2, 3)}, {"corrupted": (7,)}, {"each": (5, *GRAPH.shape)}], ids=["clean", "corrupted", "each"]
+)
+def test_scores_of_other_examples_are_refused(tmp_path: Path, part: dict[str, tuple[int, ...]]) -> None:
+    replace(scored(GRAPH), **{name: torch.zeros(shape) for name, shape in part.items()}).save(
+        tmp_path / "s.safetensors"
+    )
+    with pytest.raises(CorruptFile, match=f"{next(iter(part))} of shape"):
+        Scores.load(tmp_path / "s.safetensors", GRAPH)
 
 
 def test_scores_come_back_from_their_file(tmp_path: Path) -> None:

@@ -85,6 +85,13 @@ def test_a_block_that_writes_nothing_is_an_error(tmp_path):
     assert names(tmp_path) == []
 
 
+def test_a_device_is_not_replaced(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(BadInput, match="it is a device"), atomic_path(tmp_path / "pipe") as staged:
+        staged.write_bytes(b"x")
+    assert (tmp_path / "pipe").is_fifo() and len(list(tmp_path.iterdir())) == 1
+
+
 @pytest.mark.parametrize("name", ["folder", "file/below", "file/deep/below"])
 def test_a_folder_or_a_file_in_the_way_of_a_file(tmp_path, name):
     (tmp_path / "folder").mkdir()

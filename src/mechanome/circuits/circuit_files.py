@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from mechanome.circuits.layers import Layer
 from mechanome.circuits.units import Units
 from mechanome.core import BadInput, CorruptFile, ShapeMismatch, read_json, write_json
 from mechanome.core.errors import MechanomeError
+from mechanome.engine.families import Style
 
 FORMAT, VERSION = "circuit", 1
 Merge = Literal["refuse", "any", "all"]
@@ -32,8 +33,13 @@ def save_circuit(circuit: Circuit, path: str | os.PathLike[str], *, scores: Tens
         circuit: what is written.
         path: where to.
         scores: `[source, target]`; those of the circuit's edges are written beside them.
+
+    Raises:
+        ShapeMismatch: scores of another shape. NotFinite: an edge without a score.
     """
     graph = circuit.graph
+    if scores is not None:
+        _check_shape(scores, graph)
     pairs = circuit.edges.nonzero().tolist()
     write_json(
         path,
@@ -68,13 +74,21 @@ def load_circuit(path: str | os.PathLike[str], graph: Graph | None = None) -> Ci
     try:
         own = Graph(tuple(_layer(row) for row in found["layers"]), found["tower"])
         circuit = Circuit.of(own, found["edges"])
+        if not isinstance(found["edges"], list) or len(circuit) != len(found["edges"]):
+            raise ValueError("its edges are no list of different names")
     except (KeyError, TypeError, AttributeError, ValueError, MechanomeError) as error:
-        raise CorruptFile(f"{path}", f"its content does not fit together ({error})", "write it again") from error
+        why = f"{error.what}: {error.why}" if isinstance(error, MechanomeError) else error
+        raise CorruptFile(f"{path}", f"its content does not fit together ({why})", "write it again") from error
     if graph is None:
         return circuit
     if graph != own:
         raise BadInput(f"{path}", f"it is a circuit of another graph, {own!r}", f"give one of {graph!r}")
     return Circuit(graph, circuit.edges)
+
+
+def _check_shape(scores: Tensor, graph: Graph) -> None:
+    if tuple(scores.shape) != graph.shape:
+        raise ShapeMismatch(f"scores of shape {list(scores.shape)}", f"the graph is {list(graph.shape)}", "transpose?")
 
 
 def _row(layer: Layer) -> list[Any]:
@@ -85,6 +99,8 @@ def _row(layer: Layer) -> list[Any]:
 
 def _layer(row: list[Any]) -> Layer:
     heads, kv, mlp, style, *cut = row
+    if style not in get_args(Style) or not isinstance(mlp, bool):
+        raise ValueError(f"no layer is {row[:4]}")
     units = [Units.read(record) for record in cut]
     if len(units) > 1:
         raise ValueError("a layer with more parts than there are")
@@ -111,8 +127,7 @@ def save_eap_ig(
     if d_model is None:
         raise BadInput("a graph without a model", "the file states the width of the stream", "give d_model=")
     values = torch.zeros(graph.shape) if scores is None else scores
-    if tuple(values.shape) != graph.shape:
-        raise ShapeMismatch(f"scores of shape {list(values.shape)}", f"the graph is {list(graph.shape)}", "transpose?")
+    _check_shape(values, graph)
     edges: dict[str, Any] = {}
     for j, names in enumerate(_targets(graph)):
         for i in graph.mask[:, j].nonzero()[:, 0].tolist():
@@ -151,7 +166,7 @@ def load_eap_ig(path: str | os.PathLike[str], graph: Graph, *, merge: Merge = "r
     try:
         shape = found["cfg"]["n_layers"], found["cfg"]["n_heads"], bool(found["cfg"]["parallel_attn_mlp"])
         listed = found["edges"]
-        known = {name: (bool(e["in_graph"]), float(e["score"])) for name, e in listed.items()}
+        known = {name: (_yes(e["in_graph"]), float(e["score"])) for name, e in listed.items()}
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise CorruptFile(f"{path}", f"it is no graph of EAP-IG ({error})", "write it again") from error
     if shape != (len(graph.layers), first.heads, first.style == "parallel"):
@@ -172,6 +187,12 @@ def load_eap_ig(path: str | os.PathLike[str], graph: Graph, *, merge: Merge = "r
             edges[i, j] = all(inside) if merge == "all" else any(inside)
             scores[i, j] = sum(known[name][1] for name in asked)
     return Circuit(graph, edges), scores
+
+
+def _yes(value: Any) -> bool:
+    if value not in (0, 1):
+        raise ValueError(f"in_graph is {value!r}")
+    return bool(value)
 
 
 def _uniform(graph: Graph) -> Layer:

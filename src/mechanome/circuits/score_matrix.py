@@ -7,6 +7,7 @@ by running the model with exactly this edge patched, or extrapolated from gradie
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -128,6 +129,7 @@ class Scores:
         try:
             meta = {**found.meta, "notes": tuple(found.meta["notes"])}
             optional = found.tensors.get("corrupted"), found.tensors.get("each")
+            _check_examples(len(found.tensors["clean"]), found.tensors)
             return cls(
                 graph,
                 found.tensors["values"],
@@ -138,6 +140,8 @@ class Scores:
             )
         except (KeyError, TypeError) as error:
             raise CorruptFile(f"{path}", f"a part is missing ({error})", "write it again") from error
+        except ValueError as error:
+            raise CorruptFile(f"{path}", f"its parts do not fit together ({error})", "write it again") from error
 
     def __repr__(self) -> str:
         how = self.method if self.steps is None else f"{self.method} ({self.steps} steps, {self.quadrature})"
@@ -146,3 +150,15 @@ class Scores:
 
     def _repr_html_(self) -> str:
         return self.table().html()
+
+
+def _check_examples(n: int, tensors: Mapping[str, Tensor]) -> None:
+    """Check that everything in a file that is per example is of as many.
+
+    Raises:
+        ValueError: it is not.
+    """
+    for name in ("clean", "corrupted", "each"):
+        value = tensors.get(name)
+        if value is not None and (len(value) != n or (name != "each" and value.dim() != 1)):
+            raise ValueError(f"{name} of shape {list(value.shape)} for {n} examples")

@@ -35,11 +35,12 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         the temporary path in the same folder; the block must create a file there.
 
     Raises:
-        BadInput: the path is a folder, or lies under a file.
+        BadInput: the path is a folder or a device, or lies under a file.
     """
     final = Path(os.path.realpath(path))
-    if final.is_dir():
-        raise BadInput(str(path), "it is a folder", "give the name of a file")
+    if final.exists() and not final.is_file():
+        kind = "folder" if final.is_dir() else "device"  # which a file would replace for every program
+        raise BadInput(str(path), f"it is a {kind}", "give the name of a file")
     folder(final.parent)
     staged = _sibling(final)
     try:
