@@ -36,6 +36,7 @@ from mechanome.circuits import (
     stability_report,
 )
 from mechanome.circuits.finding import discover, halves
+from mechanome.circuits.finding.settings import Settings
 from mechanome.circuits.screening import top
 from mechanome.core import BadInput, MechanomeError, NotServed, ShapeMismatch, TooFewRows
 
@@ -116,6 +117,7 @@ def test_a_circuit_without_any_path_has_a_page() -> None:
 # Seeds ---------------------------------------------------------------------------------------------------------
 
 SEEDED: dict[str, Callable[[Any], Any]] = {
+    "settings": lambda seed: Settings(seed=seed),
     "noise": lambda seed: Intervention("noise", seed=seed),
     "order": lambda seed: acdc(
         graph(), PAIR, METRIC, threshold=1.0, start=few(), order="random", seed=seed, quiet=True
@@ -155,6 +157,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "a share above all": (lambda: sizes_in_edges(graph(), [0.1, 1.5]), r"a share of 1\.5"),
     "a curve of shares below 0": (lambda: size_curve(ran(), [-0.1, 0.5]), r"a share of -0\.1"),
     "a curve of texts": (lambda: size_curve(ran(), ["a", "b"]), "'a' is not a real number"),
+    "a size of the curve": (lambda: Settings(sizes=(0.1, float("nan"), 1.0)), "shares above 0"),
     "other complements": (lambda: metrics_table(ran(), ran()), "not those of the circuits"),
     "answers beyond": (lambda: circuit_error(ran(True), torch.tensor([5, 10_000])), "10000"),
     "an objective of numbers": (

@@ -10,9 +10,9 @@ from mechanome.circuits.interventions import KINDS
 from mechanome.circuits.metrics import SIZES
 from mechanome.circuits.search.limits import worth
 from mechanome.core import BadInput
-from mechanome.engine.asked import count, one_of
+from mechanome.engine.asked import count, one_of, seed_of
 from mechanome.engine.memory import parse_budget
-from mechanome.engine.plain import whole
+from mechanome.engine.plain import number, whole
 from mechanome.tasks import METRICS
 
 _LIMITS = {
@@ -69,10 +69,9 @@ class Settings:
             one_of("metric", self.metric, METRICS, "there is no such metric of a task")
         self._check_limits(WAYS[self.method])
         count("examples", self.examples)
-        for name in ("seed", "verify"):
-            value = getattr(self, name)
-            if value is not None and (whole(value) is None or value < 0):
-                raise BadInput(f"{name}={value!r}", "it must be a whole number from 0", "give one such as 0")
+        seed_of(self.seed)
+        if self.verify is not None and (whole(self.verify) is None or self.verify < 0):
+            raise BadInput(f"verify={self.verify!r}", "it must be a whole number from 0", "give one such as 0")
         if self.verify and not WAYS[self.method].screens:
             raise BadInput(f"verify={self.verify}", f"{self.method} is no estimate to verify", "leave it out")
         if self.certify and WAYS[self.method].searches:
@@ -101,7 +100,7 @@ class Settings:
 
 
 def _shares(sizes: Any) -> tuple[float, ...]:
-    found = tuple(sorted({float(share) for share in sizes}))
-    if len(found) < 2 or not 0 < found[0] <= found[-1] <= 1:
+    found = tuple(sorted({float(number(share, "a size of the curve")) for share in sizes}))
+    if len(found) < 2 or not all(0 < share <= 1 for share in found):
         raise BadInput(f"sizes {list(sizes)}", "they are two or more shares above 0, up to 1", "write 0.001,0.01,0.1,1")
     return found
