@@ -23,6 +23,7 @@ from mechanome.circuits.finding.plots import AgreementPicture, CurvePicture
 from mechanome.circuits.finding.rows import rows, strongest_heads, table
 from mechanome.circuits.finding.settings import Settings
 from mechanome.circuits.measured import Measured
+from mechanome.circuits.picture import CircuitPicture
 from mechanome.circuits.screening import top
 from mechanome.core import BadInput, Interval, TooFewRows, UnknownName
 from mechanome.report.palette import LIGHT
@@ -237,8 +238,34 @@ def test_a_reader_sees_what_is_asked_and_in_which_units() -> None:
     assert "Effects in logits" in shown
 
 
+def test_a_circuit_of_sources_shows_the_edges_between_strong_ones() -> None:
+    d = found(level="node")
+    sizes, last = d.ranked.scores.values.abs(), d.graph.targets.index("logits")
+    every = ~Circuit.empty(d.graph)
+    picture = CircuitPicture(every, d.ranked.scores, most=len(every) // 4)
+    drawn = {i for i, j, _ in picture.drawn if j == last}
+    others = set(every.edges[:, last].nonzero()[:, 0].tolist()) - drawn
+    assert drawn and others and sizes[sorted(drawn)].min() >= sizes[sorted(others)].max()
+    assert "edges of weaker sources are not drawn" in str(picture.html())
+    text = " ".join(check(d.html()).text)
+    assert "all were measured" in text and "a source whose sign" in text and "small estimate stays unseen" not in text
+
+
+def test_the_empty_circuit_has_no_place_on_a_logarithmic_scale() -> None:
+    d = found()
+    curves = d.measures.finding.curve, d.measures.held_out.curve
+    found_on, held = (replace(curve, sizes=(0.0, *curve.sizes[1:])) for curve in curves if curve is not None)
+    figure = CurvePicture(found_on, held, d.circuit.share, d.faithfulness, ENOUGH).figure()
+    assert all(min(trace.x) > 0 for trace in figure.data) and list(figure.layout.xaxis.tickvals) == list(SIZES[1:])
+
+
+def test_a_search_says_that_what_guided_it_are_estimates() -> None:
+    assert "none was measured" in found("greedy").html() and "estimated effect" in found("greedy").html()
+    assert "none was measured" not in found().html() and "none was measured" not in found("exact").html()
+
+
 def test_a_wrong_sign_is_set_off() -> None:
-    agree, apart = AgreementPicture(["a", "b"], [0.5, 0.2], [0.4, -0.1], "eap", "logits").figure().data
+    agree, apart = AgreementPicture(["a", "b"], [0.5, 0.2], [0.4, -0.1], "edge", "eap", "logits").figure().data
     assert (agree.marker.color, list(agree.x)) == (LIGHT["for"], [0.5])
     assert (apart.marker.color, list(apart.y)) == (LIGHT["against"], [-0.1])
 

@@ -60,12 +60,13 @@ def _sections(d: Discovery) -> Iterator[Section]:
 
 
 def _drawing(d: Discovery) -> Section:
-    scored = d.ranked.scores if d.settings.level == "edge" else None
+    found = d.ranked.scores
+    what = "estimated effect" if found is not None and found.estimate and d.ranked.screened is None else "effect"
     tips = {name: str(look) for name, look in d.looks.items()}
     colors = (
-        "Strength is the size of an edge's effect. Green edges work for the answer: without them the metric falls; "
+        f"Strength is the size of an edge's {what}. Green edges work for the answer: without them the metric falls; "
         "orange ones work against it. "
-        if scored is not None
+        if found is not None and d.settings.level == "edge"
         else ""
     )
     return Section(
@@ -74,7 +75,7 @@ def _drawing(d: Discovery) -> Section:
             "Layers from the input below to the output above; heads left (23.3 is head 3 of layer 23), MLPs right. "
             f"{colors}Point at an edge for its effect, at a head for where it looks.",
         ),
-        CircuitPicture(d.circuit, scored, _DRAWN, tips),
+        CircuitPicture(d.circuit, found, _DRAWN, tips),
         method=(
             "Where a head looks is its attention, a mean over the examples that the circuit was found on; the first "
             "token is left out, where heads look when they look at nothing.",
@@ -118,21 +119,25 @@ def _agreement(d: Discovery, s: Screened) -> Section:
     overlap = (
         "" if d.overlap is None else f" IoU of the circuit with that of the estimate alone: {d.overlap.value:.2f}."
     )
+    one, every = "edge" if level == "edge" else "source", int(s.estimate.known.sum())
+    which = f"the strongest {len(labels):,}" if len(labels) < every else "all"
     return Section(
         "Is the estimate right?",
         (
-            f"All {int(s.estimate.known.sum()):,} {level}s have an estimate, and the strongest {len(labels)} were "
-            "measured: the model was run with exactly that part changed. On the dashed line both agree.",
+            f"All {every:,} {one}s have an estimate, and {which} were measured: the model was run with exactly that "
+            "part changed. On the dashed line both agree.",
         ),
         AgreementPicture(
-            labels, estimates.tolist(), exact.tolist(), s.estimate.method, story.UNIT[d.halves.finding.metric]
+            labels, estimates.tolist(), exact.tolist(), one, s.estimate.method, story.UNIT[d.halves.finding.metric]
         ),
         (f"Rank correlation {agree}; {s.signs_changed} of {len(labels)} have another sign{order}.{overlap}",),
         (
             f"Estimate: {WAYS[s.estimate.method].says}. Where the exact number is known, the circuit is chosen by it. "
             "The rank correlation is Spearman's, signs included, with a bootstrap interval over what was measured.",
         ),
-        ("Only the strongest estimates were checked: an edge that matters and has a small estimate stays unseen.",),
+        ("Only the strongest estimates were checked: an edge that matters and has a small estimate stays unseen.",)
+        if len(labels) < every
+        else (),
     )
 
 
@@ -155,7 +160,7 @@ def _parts(d: Discovery) -> Section:
         (
             f"The {len(kept)} strongest. An effect is by how much the metric changes where this {one} alone carries "
             f"{story.OTHERS[d.settings.intervention]}; its share is of the whole effect, positive where it works for "
-            "the answer.",
+            f"the answer.{_unmeasured(d)}",
         ),
         Sheet(
             (
@@ -171,6 +176,14 @@ def _parts(d: Discovery) -> Section:
         method=(f"Both columns are means over the examples that the circuit was found on, in {unit}.",),
         limit=("Effects of single parts do not add up to that of the circuit.",),
     )
+
+
+def _unmeasured(d: Discovery) -> str:
+    """That effects are estimates, where a search was guided by some and measured none."""
+    found = d.ranked.scores
+    if found is None or d.ranked.screened is not None or not found.estimate:
+        return ""
+    return f" Here all are estimates by {found.method}, none was measured: their size and sign may be wrong."
 
 
 def _measures(d: Discovery) -> Section:

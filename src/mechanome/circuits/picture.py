@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import torch
 from markupsafe import Markup, escape
+from torch import Tensor
 
 from mechanome.circuits.circuit import Circuit
 from mechanome.circuits.graph import Graph
@@ -21,6 +23,8 @@ from mechanome.report.rendering import number
 _STEP, _EDGE_OF_PAGE = 46, 52
 _ROW, _LEAST_ROW, _HEIGHT = 62, 38, 1000
 """Pixels from layer to layer, as they are and at least, and of the whole drawing if they allow it."""
+_LEFT_OUT = {None: "more edges", "edge": "weaker edges", "node": "edges of weaker sources"}
+"""What is not drawn, by what scores are of."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,8 @@ class CircuitPicture:
 
     Args:
         circuit: what is drawn.
-        scores: strength and sign of its edges; without them all are drawn alike.
+        scores: strength and sign of its edges; without them all are drawn alike. With scores of sources, too, but those
+            between strong ends are drawn first.
         most: the largest number of edges drawn, strongest first.
         tips: source name to a further remark on hover (such as what a head attends to).
     """
@@ -59,9 +64,24 @@ class CircuitPicture:
         pairs = [(i, j) for i, j in self.circuit.edges.nonzero().tolist()]
         if self.scores is None:
             return [(i, j, None) for i, j in pairs[: self.most]]
+        if self.scores.level == "node":
+            ends = self._weaker_end(self.scores.values.abs().nan_to_num())
+            return [(i, j, None) for i, j in sorted(pairs, key=lambda edge: -float(ends[edge]))[: self.most]]
         values = self.scores.edge_values()
         strong = sorted(((i, j, float(values[i, j])) for i, j in pairs), key=lambda edge: -abs(edge[2]))
         return [*strong[: self.most]]
+
+    def _weaker_end(self, sizes: Tensor) -> Tensor:
+        """The smaller of both ends of every edge, `[source, target]`, by the sizes of sources `[source]`.
+
+        A target is as large as the largest source of its box; the logits are as large as any.
+        """
+        graph, used = self.circuit.graph, self.circuit.used
+        readers = torch.full((len(graph.targets),), float(sizes.max()))
+        for j in range(len(graph.targets)):
+            if len(own := [s for s in graph.feeds[j].nonzero()[:, 0].tolist() if used[s]]):
+                readers[j] = sizes[own].max()
+        return torch.minimum(sizes[:, None], readers)
 
     def nodes(self) -> dict[str, Node]:
         """Boxes by name of the source, and "logits"; only those that edges drawn touch."""
@@ -107,7 +127,8 @@ class CircuitPicture:
             for node in _into(graph, boxes, j)
         ]
         left_out = len(self.circuit) - len(self.drawn)
-        note = f'<p class="dim">{left_out:,} weaker edges are not drawn.</p>' if left_out else ""
+        things = _LEFT_OUT[None if self.scores is None else self.scores.level]
+        note = f'<p class="dim">{left_out:,} {things} are not drawn.</p>' if left_out else ""
         return Markup(
             f'<div class="scroll"><svg class="circuit" viewBox="0 0 {width:g} {height:g}" width="{width:g}" role="img" '
             f'aria-label="{escape(repr(self.circuit))}" style="max-width:100%;height:auto;display:block;margin:auto">'
@@ -118,8 +139,9 @@ class CircuitPicture:
         )
 
     def table(self) -> Table:
-        """All edges, strongest first."""
-        return self.circuit.table(self.scores, k=None)
+        """All edges, strongest first where they are scored."""
+        scored = self.scores is not None and self.scores.level == "edge"
+        return self.circuit.table(self.scores if scored else None, k=None)
 
 
 def _into(graph: Graph, boxes: dict[str, Node], target: int) -> Sequence[Node]:

@@ -37,7 +37,7 @@ class CurvePicture:
 
     def figure(self) -> Any:
         """A Plotly figure: sizes on a logarithmic scale, intervals as bars."""
-        sizes = list(self.held_out.sizes)
+        sizes = [size for size in self.held_out.sizes if size > 0]  # a logarithmic scale has no room for no edge
         values = [m.value for curve in (self.finding, self.held_out) for m in curve.faithfulness if m.value is not None]
         low, high = min([0.0, *values]), max([1.0, *values])
         pad = 0.08 * (high - low)
@@ -98,7 +98,7 @@ class CurvePicture:
 
 
 def _trace(curve: SizeCurve, name: str, color: str, dash: str, size: int, bars: bool = False) -> dict[str, Any]:
-    points = [(at, m) for at, m in zip(curve.sizes, curve.faithfulness) if m.value is not None]
+    points = [(at, m) for at, m in zip(curve.sizes, curve.faithfulness) if m.value is not None and at > 0]
     values = [float(m) for _, m in points]
     ends = [(m.interval.lo, m.interval.hi) if m.interval else (v, v) for v, (_, m) in zip(values, points)]
     tips = [
@@ -129,11 +129,12 @@ def _trace(curve: SizeCurve, name: str, color: str, dash: str, size: int, bars: 
 
 @dataclass(frozen=True)
 class AgreementPicture:
-    """Exact effects against estimates, one dot an edge; on the line both are equal.
+    """Exact effects against estimates, one dot an edge or source; on the line both are equal.
 
     Args:
-        names: of the edges.
+        names: of the edges, or sources.
         estimates, exact: in units of the metric.
+        one: what a dot is: "edge" or "source".
         method: how they were estimated.
         unit: of the metric.
     """
@@ -141,6 +142,7 @@ class AgreementPicture:
     names: Sequence[str]
     estimates: Sequence[float]
     exact: Sequence[float]
+    one: str
     method: str
     unit: str
 
@@ -178,12 +180,13 @@ class AgreementPicture:
 
     def html(self) -> Markup:
         """The chart and its legend."""
-        names = (("dot", "an edge"), ("dot against", "an edge whose sign the estimate has wrong"))
+        a = "an edge" if self.one == "edge" else "a source"
+        names = (("dot", a), ("dot against", f"{a} whose sign the estimate has wrong"))
         return _legend(names) + chart(self.figure(), "exact effect by estimate")
 
     def table(self) -> Table:
-        """One row an edge."""
-        return Table(["edge", "estimate", "exact"], list(zip(self.names, self.estimates, self.exact)))
+        """One row a dot."""
+        return Table([self.one, "estimate", "exact"], list(zip(self.names, self.estimates, self.exact)))
 
 
 _DOT = "width:9px;height:9px;border:0;border-radius:50%;background:rgb(var({}))"

@@ -90,12 +90,13 @@ def _story(d: Discovery) -> Iterator[Line]:
     heads, shown = d.heads, strongest_heads(d, _HEADS)
     more = f" and {len(heads) - len(shown)} more" if len(heads) > len(shown) else ""
     things = "edges" if d.settings.level == "edge" else "sources"
+    size = len(d.circuit) if d.settings.level == "edge" else int(d.circuit.used.sum())
     lost = f" {chosen.size:,} {things} were chosen; those on no path from input to output are left out."
     yield (
         f"The circuit: {len(d.circuit):,} edges ({share(d.circuit.share, 2)} of all) between "
         f"{int(d.circuit.used.sum())} sources, {len(heads)} of them heads"
         + (f" ({', '.join(shown)}{more})." if shown else ".")
-        + (lost if chosen.size != len(d.circuit) or d.settings.level == "node" else ""),
+        + (lost if chosen.size != size else ""),
     )
     rest, _ = d.without.values()
     yield (
@@ -136,7 +137,8 @@ def _method(d: Discovery) -> str:
     things = "edges" if d.settings.level == "edge" else "sources"
     if s is None or s.exact is None:
         return f"Method: {d.settings.method}, {way.says}."
-    n = int(s.verified.sum())
+    n, every = int(s.verified.sum()), int(s.estimate.known.sum())
+    which = f"the strongest {n:,}" if n < every else "all"
     agree = "" if s.agreement is None else f" Rank correlation of both numbers: {interval(s.agreement)};"
     order = "" if s.reordered is None else f", {share(s.reordered)} of pairs change places"
     overlap = (
@@ -145,8 +147,8 @@ def _method(d: Discovery) -> str:
         else f" Chosen by the estimate alone, a circuit of this size shares {share(d.overlap.value)} with it (IoU)."
     )
     return (
-        f"All {int(s.estimate.known.sum()):,} {things} were ranked by {s.estimate.method}, an estimate; the strongest "
-        f"{n} were then measured exactly.{agree} {s.signs_changed} of {n} change their sign{order}.{overlap}"
+        f"All {every:,} {things} were ranked by {s.estimate.method}, an estimate; {which} were then measured exactly."
+        f"{agree} {s.signs_changed} of {n} change their sign{order}.{overlap}"
     )
 
 
