@@ -1,8 +1,8 @@
 """How good a circuit is: each measure with its definition, its source, and the cases in which it does not exist.
 
-`m(C)` is the metric of the circuit, `m(M)` of the model, `m(0)` of the empty circuit, which with patching is that of the
-corrupted inputs. A measure that divides by `m(M) - m(0)` does not exist where the intervention changes nothing: then it
-has a reason and no number.
+`m(C)` is the metric of the circuit, `m(M)` of the model, `m(0)` of the empty circuit, which with patching is that of
+the corrupted inputs. A measure that divides by `m(M) - m(0)` does not exist where the intervention changes nothing:
+then it has a reason and no number.
 
 | measure | definition | source |
 |---|---|---|
@@ -45,9 +45,10 @@ _NO_EFFECT = f"the intervention changes the metric by less than {LEAST:g}"
 def faithfulness(found: Executed) -> tuple[Measured, ...]:
     """Normalized faithfulness of each circuit: the share of the total effect that it keeps.
 
-    `(m(C) - m(0)) / (m(M) - m(0))`, a ratio of means over examples, with a bootstrap interval over examples. It can leave
-    [0, 1], where a circuit does more than the model or the opposite. Not defined where the total effect is below `LEAST`.
-    """  # noqa: E501
+    `(m(C) - m(0)) / (m(M) - m(0))`, a ratio of means over examples, with a bootstrap interval over examples. It can
+    leave [0, 1], where a circuit does more than the model or the opposite. Not defined where the total effect is below
+    `LEAST`.
+    """
     return tuple(_ratio("faithfulness", rows) for rows in _rows(found))
 
 
@@ -86,12 +87,13 @@ def circuit_error(found: Executed, answers: Tensor | None = None) -> tuple[Measu
 
     Args:
         found: circuits that were run.
-        answers: token ids to choose from, `[answer]`, or `[example, answer]`; None for the whole vocabulary. With ids the
-            logits are needed: `execute(..., logits=True)`, of the circuits and, for the model, of the full one last.
+        answers: token ids to choose from, `[answer]`, or `[example, answer]`; None for the whole vocabulary. With ids
+            the logits are needed: `execute(..., logits=True)`, of the circuits and, for the model, of the full one
+            last.
 
     Raises:
         BadInput: ids, but no logits or no full circuit. ShapeMismatch: ids of other examples.
-    """  # noqa: E501
+    """
     if answers is None:
         return tuple(_share("circuit error", ~same) for same in found.agrees)
     if found.logits is None or len(found.circuits[-1]) != found.graph.n_edges:
@@ -159,20 +161,21 @@ class SizeCurve:
 def size_curve(found: Executed, sizes: Sequence[float] | None = None) -> SizeCurve:
     """Faithfulness of nested or ranked circuits over their size, with CPR and CMD.
 
-    CPR, the circuit performance ratio, is the area under faithfulness over circuit size; CMD, the circuit-model distance,
-    the area between faithfulness and 1 (Mueller et al. 2025). Areas are by trapezoids between the sizes given, on a linear
-    axis of shares of edges, so the ten sizes of MIB (`SIZES`) span 0.001 to 1, and a perfect method has CPR 0.999 and CMD
-    0. Size is the number of edges after pruning over that of the graph; an edge counts as one, as in MIB for circuits of
-    edges and of whole nodes (a node cut into neurons would count by the share of its neurons). Intervals are over examples,
-    drawn together for all sizes.
+    CPR, the circuit performance ratio, is the area under faithfulness over circuit size; CMD, the circuit-model
+    distance, the area between faithfulness and 1 (Mueller et al. 2025). Areas are by trapezoids between the sizes
+    given, on a linear axis of shares of edges, so the ten sizes of MIB (`SIZES`) span 0.001 to 1, and a perfect method
+    has CPR 0.999 and CMD 0. Size is the number of edges after pruning over that of the graph; an edge counts as one, as
+    in MIB for circuits of edges and of whole nodes (a node cut into neurons would count by the share of its neurons).
+    Intervals are over examples, drawn together for all sizes.
 
     Args:
         found: at least two circuits that were run.
         sizes: a share for each; None for the share of edges each has.
 
     Raises:
-        BadInput: fewer than two sizes, two that are the same, or one that is no share. ShapeMismatch: not one size for each circuit.
-    """  # noqa: E501
+        BadInput: fewer than two sizes, two that are the same, or one that is no share. ShapeMismatch: not one size for
+            each circuit.
+    """
     shares = [c.share for c in found.circuits] if sizes is None else _shares(sizes)
     if len(shares) != len(found.circuits):
         raise ShapeMismatch(f"{len(shares)} sizes", f"there are {len(found.circuits)} circuits", "give one for each")

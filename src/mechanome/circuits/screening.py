@@ -103,10 +103,10 @@ class Screened:
 
     @property
     def reordered(self) -> float | None:
-        """The share of pairs of those measured that change places when ranked by size, `(1 - tau) / 2` of Kendall's tau.
+        """The share of pairs of those measured that change places when ranked by size.
 
-        None where fewer than two were measured, or all are of one size.
-        """  # noqa: E501
+        `(1 - tau) / 2` of Kendall's tau. None where fewer than two were measured, or all are of one size.
+        """
         if int(self.verified.sum()) < 2:
             return None
         tau = float(kendall(torch.stack(self.pairs()).abs(), torch.tensor([[0, 1]])))

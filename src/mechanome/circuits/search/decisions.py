@@ -117,9 +117,9 @@ class Decisions:
         circuits: how many circuits were run. rounds: in how many batches.
         alone: how many of them alone, for certainty: decisions close to the threshold, and checks of rounding.
         guesses: decisions that were predicted and could be compared. right: of these, how many came out so.
-        rounding: by how much the objective of a circuit may differ between a run alone and one among others; an estimate
-            from circuits run both ways. 0 where every circuit was run alone.
-    """  # noqa: E501
+        rounding: by how much the objective of a circuit may differ between a run alone and one among others; an
+            estimate from circuits run both ways. 0 where every circuit was run alone.
+    """
 
     graph: Graph
     made: tuple[Decision, ...] = field(repr=False)

@@ -1,10 +1,10 @@
 """`train_masks`: masks of any number of circuits, trained at once against any losses.
 
-Each circuit is a matrix of logits `[source, target]`, one row of one tensor, and a gate makes masks of them. A loss sees
-a `Moment`: the logits, a way to draw masks from them, and what the model says under masks. Losses take turns: each draws
-for itself and has a step of its own, and one that returns None sits this step out. So a term that repels circuits from
-each other, or a second objective on what a circuit leaves out, is one more function.
-"""  # noqa: E501
+Each circuit is a matrix of logits `[source, target]`, one row of one tensor, and a gate makes masks of them. A loss
+sees a `Moment`: the logits, a way to draw masks from them, and what the model says under masks. Losses take turns: each
+draws for itself and has a step of its own, and one that returns None sits this step out. So a term that repels circuits
+from each other, or a second objective on what a circuit leaves out, is one more function.
+"""
 
 from __future__ import annotations
 

@@ -70,12 +70,12 @@ def greedy(
     the logits, which `top_n` does not promise. Each step takes logarithmic time.
 
     Args:
-        scores, size, threshold, by, prune: as for `top_n`; growth stops where no edge in reach has the threshold. Pruning
-            leaves out edges that no path from the embedding reaches.
+        scores, size, threshold, by, prune: as for `top_n`; growth stops where no edge in reach has the threshold.
+            Pruning leaves out edges that no path from the embedding reaches.
 
     Raises:
         BadInput: as `top_n`.
-    """  # noqa: E501
+    """
     ranks, size, least = _ranked(scores, size, threshold, by)
     graph, chosen = scores.graph, empty_edges(scores.graph)
     taken = _grow(graph, ranks, size, least)

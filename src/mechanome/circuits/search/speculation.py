@@ -6,17 +6,17 @@
 | run | all circuits of the chain, as one batch |
 | settle | in order, each decision is made from what was run, as long as all guesses before it were right |
 
-A decision rests on two circuits, with and without the edge. As long as the guesses before were right, both were run; the
-first wrong guess is itself a valid decision, and what comes after it in the chain is thrown away. So each batch settles
-at least one decision. How many are guessed depends on how often guesses have been right (Leviathan et al. 2023 do so for
-text).
+A decision rests on two circuits, with and without the edge. As long as the guesses before were right, both were run;
+the first wrong guess is itself a valid decision, and what comes after it in the chain is thrown away. So each batch
+settles at least one decision. How many are guessed depends on how often guesses have been right (Leviathan et al. 2023
+do so for text).
 
-What must not differ is the decision itself. In a batch of another size the same circuit rounds otherwise. Where a change
-lies within the margin of rounding of the threshold, both circuits are run alone, exactly as the sequential version runs
-them, and the decision rests on these numbers. The margin is eight times the largest difference seen so far between a
-circuit alone and in a batch, at least a few units of the last place of the logits; circuits are compared in batches
-1, 2, 4, 8 and so on, and at every close decision.
-"""  # noqa: E501
+What must not differ is the decision itself. In a batch of another size the same circuit rounds otherwise. Where a
+change lies within the margin of rounding of the threshold, both circuits are run alone, exactly as the sequential
+version runs them, and the decision rests on these numbers. The margin is eight times the largest difference seen so far
+between a circuit alone and in a batch, at least a few units of the last place of the logits; circuits are compared in
+batches 1, 2, 4, 8 and so on, and at every close decision.
+"""
 
 from __future__ import annotations
 
