@@ -12,8 +12,9 @@ Dropout on what every part adds to the stream makes parts stand in for each othe
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -200,7 +201,7 @@ def _writers(model: LlamaForCausalLM) -> Iterable[nn.Module]:
         yield layer.mlp.down_proj
 
 
-def _dropping(share: float):  # type: ignore[no-untyped-def]
+def _dropping(share: float) -> Callable[[nn.Module, Any, Tensor], Tensor]:
     return lambda module, inputs, output: dropout(output, share, module.training)
 
 

@@ -29,16 +29,15 @@ def _two(stored: Stored) -> Section:
 
 
 def _each(stored: Stored) -> Section:
-    rows = [
-        [f"{kind} {i}", len(circuit), Meter(right), number(without), number(random)]
+    rows: list[list[str | Meter]] = [
+        [f"{kind} {i}", str(len(circuit)), Meter(right), number(without), number(random)]
         for kind, found in (("repulsion", stored.sheaves[0]), ("restart", stored.restarts[0]))
         for i, (circuit, right, without, random) in enumerate(zip(stored.circuits(found), *_measured(found)), 1)
     ]
     columns = (("sheaf", ""), ("edges", "after pruning"), ("accuracy", "alone"), ("without it", "0.5 is chance"),
                ("random", "accuracy of a random circuit of its size"))  # fmt: skip
-    cells = [[str(c) if isinstance(c, int) else c for c in row] for row in rows]
-    return Section("What each does", ("Accuracy on other prompts than those of the training, first seed.",),
-                   Sheet(columns, cells))  # fmt: skip
+    lead = ("Accuracy on other prompts than those of the training, first seed.",)
+    return Section("What each does", lead, Sheet(columns, rows))
 
 
 def _measured(found: Packed) -> tuple[list[float], ...]:
@@ -82,7 +81,7 @@ def _trade(stored: Stored, size: Settings) -> Section:
 
 def _few(stored: Stored, size: Settings) -> Section:
     found = stored.few[0]
-    rows = [
+    rows: list[list[str | Meter]] = [
         [f"sparsity {number(weight)}", str(len(circuit)), Meter(right)]
         for weight, circuit, right in zip(size.levels, stored.circuits(found["ladder"]), _measured(found["ladder"])[0])
     ]

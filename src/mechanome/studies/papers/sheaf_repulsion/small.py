@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -126,11 +125,6 @@ def packed(found: Sheaves) -> dict[str, Any]:
         "random": found.random.values > 0,
         "notes": list(found.notes),
     }
-
-
-def circuits_of(graph: Graph, edges: Sequence[Tensor] | Tensor) -> list[Circuit]:
-    """From stored edges."""
-    return [Circuit(graph, some) for some in edges]
 
 
 def recipe_of(size: Settings) -> SheafRecipe:
