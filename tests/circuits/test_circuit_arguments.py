@@ -38,7 +38,7 @@ from mechanome.circuits import (
 from mechanome.circuits.finding import discover, halves
 from mechanome.circuits.finding.settings import Settings
 from mechanome.circuits.screening import top
-from mechanome.core import BadInput, MechanomeError, NotServed, ShapeMismatch, TooFewRows
+from mechanome.core import BadInput, BudgetTooSmall, MechanomeError, NotServed, ShapeMismatch, TooFewRows
 
 PAIR = pair(2)
 
@@ -112,6 +112,22 @@ def test_a_circuit_without_any_path_has_a_page() -> None:
     d = discover(task(tiny.lonely()), tiny.lonely(), size=1, verify=4, **shared)
     assert len(d.circuit) == 0 and d.overlap is None and d.record()["screening"]["overlap_with_estimate_alone"] is None
     assert "NOT FAITHFUL" in str(d) and "Is the estimate right?" in d.html()
+
+
+# Budgets -------------------------------------------------------------------------------------------------------
+
+BUDGETED: dict[str, Callable[[str], Any]] = {
+    "scores": lambda budget: scores(graph(), PAIR, METRIC, budget=budget, quiet=True),
+    "exact": lambda budget: scores(graph(), PAIR, METRIC, method="exact", only=few(), budget=budget, quiet=True),
+    "run": lambda budget: execute(few(), PAIR, METRIC, budget=budget, quiet=True),
+}
+
+
+@pytest.mark.parametrize("name", BUDGETED)
+def test_a_budget_that_is_named_as_enough_is_enough(name: str) -> None:
+    with pytest.raises(BudgetTooSmall, match=r"a budget of 40\.0 KB") as refused:
+        BUDGETED[name]("40KB")
+    BUDGETED[name](refused.value.fix.removeprefix("give at least "))
 
 
 # Seeds ---------------------------------------------------------------------------------------------------------

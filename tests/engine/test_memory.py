@@ -42,6 +42,9 @@ def test_pieces_and_sizes() -> None:
     assert memory.pieces(10, 100, 350, "row") == 3
     assert memory.pieces(2, 100, 10**9, "row") == 2
     assert memory.pieces(0, 100, 200, "row") == 1
+    assert memory.pieces(10, 100, 350, "row", kept=150) == 2
+    with pytest.raises(BudgetTooSmall, match=r"one row needs about 1\.0 KB, beside 49 B.*give at least 1\.1 KB"):
+        memory.pieces(10, 1000, 1048, "row", kept=49)
     with pytest.raises(BudgetTooSmall, match=r"one row needs about 100 B\. Fix: give at least 100 B"):
         memory.pieces(10, 100, 99, "row")
     assert [memory.show(n) for n in (12, 1500, 2_500_000, 3.2e9)] == ["12 B", "1.5 KB", "2.5 MB", "3.2 GB"]

@@ -47,7 +47,7 @@ class Intervention:
     def __post_init__(self) -> None:
         one_of("intervention", self.kind, KINDS, "there is no such intervention")
         if not 0 < number(self.amplitude, "amplitude") < float("inf"):
-            raise BadInput(f"amplitude={self.amplitude}", "noise needs a size", "give a positive number such as 1.0")
+            raise BadInput(f"amplitude={self.amplitude}", "noise of no size changes nothing", "give one such as 1.0")
         seed_of(self.seed)
 
     @classmethod

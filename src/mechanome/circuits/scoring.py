@@ -127,10 +127,10 @@ def scores(
     wiring = Wiring.of(graph)
     every = torch.ones(len(graph.sources), dtype=torch.bool)
     edges, nodes = (graph.mask, every) if only is None else (only.edges, only.used)
-    room = parse_budget(budget, wiring.model.device)
+    room, kept = parse_budget(budget, wiring.model.device), 0
     if level == "edge":
-        room -= _of_edges(wiring, given, room, per_input, edges if method == "exact" else None)
-    batches = list(_batches(wiring, given, room))
+        kept = _of_edges(wiring, given, room, per_input, edges if method == "exact" else None)
+    batches = list(_batches(wiring, given, room, kept))
     means = None
     if change.means:
         model = wiring.model
@@ -192,14 +192,14 @@ def _of_edges(wiring: Wiring, data: Data, room: int, per_input: bool, exact: Ten
     return size
 
 
-def _batches(wiring: Wiring, data: Data, room: int) -> Iterator[tuple[Batch, Batch | None, Sequence[int]]]:
+def _batches(wiring: Wiring, data: Data, room: int, kept: int) -> Iterator[tuple[Batch, Batch | None, Sequence[int]]]:
     """The examples in pieces whose differentiated pass fits into memory."""
     width = max(data.clean.frame.width, 1)
     # What autograd keeps of one token and block: the stream, norms, projections, four widths of the MLP, gradients.
     each = nbytes(width * len(wiring.graph.layers), 32 * _d_model(wiring), dtype=wiring.dtype)
     # Of units: as they are, patched, changed, and their gradient.
     each += nbytes(width, 4 * sum(w.group.count for w in wiring.writes if w.thin), dtype=wiring.dtype)
-    size = pieces(data.clean.rows, each, room, "example")
+    size = pieces(data.clean.rows, each, room, "example", kept)
     for first in range(0, data.clean.rows, size):
         rows = range(first, min(first + size, data.clean.rows))
         yield data.clean.take(rows), None if data.other is None else data.other.take(rows), rows

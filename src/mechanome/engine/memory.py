@@ -6,7 +6,7 @@ Sizes are bytes; a budget is a number of bytes, a text such as `"2GB"`, or None 
 from __future__ import annotations
 
 import re
-from math import isfinite
+from math import ceil, isfinite
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
@@ -56,27 +56,32 @@ def parse_budget(budget: Budget, device: torch.device | str = "cpu") -> int:
     return int(float(size)) if not isinstance(size, int) else size
 
 
-def pieces(total: int, bytes_each: int, budget: int, what: str) -> int:
+def pieces(total: int, bytes_each: int, budget: int, what: str, kept: int = 0) -> int:
     """How many of `total` equal units fit into a budget at once.
 
+    Args:
+        total: of units. bytes_each: what one takes. budget: bytes for all. what: the name of a unit.
+        kept: bytes that are held beside them, whatever the number.
+
     Raises:
-        BudgetTooSmall: not even one does.
+        BudgetTooSmall: not even one does; the message names a budget that suffices.
     """
-    if bytes_each > budget:
+    if kept + bytes_each > budget:
+        beside = f", beside {show(kept)} that are kept" if kept else ""
         raise BudgetTooSmall(
             f"a budget of {show(budget)}",
-            f"one {what} needs about {show(bytes_each)}",
-            f"give at least {show(bytes_each)}",
+            f"one {what} needs about {show(bytes_each)}{beside}",
+            f"give at least {show(kept + bytes_each, up=True)}",
         )
-    return max(1, min(total, budget // max(bytes_each, 1)))
+    return max(1, min(total, (budget - kept) // max(bytes_each, 1)))
 
 
-def show(size: float) -> str:
-    """A size for people: `1.5 GB`."""
+def show(size: float, up: bool = False) -> str:
+    """A size for people: `1.5 GB`; `up` rounds up, so that what is written is enough."""
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
         if size >= scale:
-            return f"{size / scale:.1f} {unit}"
-    return f"{int(size)} B"
+            return f"{ceil(10 * size / scale) / 10 if up else size / scale:.1f} {unit}"
+    return f"{ceil(size) if up else int(size)} B"
 
 
 def nbytes(*shape: int, dtype: Any = None) -> int:

@@ -85,7 +85,7 @@ def rows_at_once(
             f"what this run keeps needs about {memory.show(kept)}",
             "capture fewer sites, give pos= or logits='last', or raise budget=",
         )
-    fitting = memory.pieces(batch.rows, each, max(limit - kept, 1), "row of this run")
+    fitting = memory.pieces(batch.rows, each, limit, "row of this run", kept)
     if fitting < batch.rows and (why := _together(edits)):
         raise BudgetTooSmall(
             f"a budget of {memory.show(limit)}",
