@@ -123,6 +123,13 @@ def test_sources_are_all_measured() -> None:
     assert top(found.scores, 1) == Circuit.of_nodes(graph(), [strongest])
 
 
+def test_what_measuring_sources_costs_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    screen(graph(), pair(2), METRIC, by="eap", level="node")
+    n = len(graph().sources)
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"measuring all {n} sources exactly" in said and f"{2 * n} forward passes" in said
+
+
 def test_scores_per_input_are_combined_input_by_input() -> None:
     found = screen(graph(), pair(3), METRIC, by="eap", verify=10, per_input=True, quiet=True)
     each = found.scores.each

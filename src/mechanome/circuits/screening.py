@@ -183,6 +183,12 @@ def screen(
     if not wanted:
         return Screened(estimate, None)
     if level == "node":
+        if not quiet:
+            every, runs = len(graph.sources), len(graph.sources) * len(estimate.clean)
+            notice(
+                f"measuring all {every:,} sources exactly: at most the work of {runs:,} forward passes of one "
+                "example; verify=0 leaves the estimates"
+            )
         return Screened(estimate, scores(graph, data, metric, method="exact", level="node", **shared))
     chosen = top(estimate, wanted)
     if not quiet:

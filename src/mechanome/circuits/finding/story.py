@@ -92,8 +92,9 @@ def _story(d: Discovery) -> Iterator[Line]:
     things = "edges" if d.settings.level == "edge" else "sources"
     size = len(d.circuit) if d.settings.level == "edge" else int(d.circuit.used.sum())
     lost = f" {chosen.size:,} {things} were chosen; those on no path from input to output are left out."
+    part = share(d.circuit.share, 2 if d.circuit.share > 0.0001 else 4)
     yield (
-        f"The circuit: {len(d.circuit):,} edges ({share(d.circuit.share, 2)} of all) between "
+        f"The circuit: {len(d.circuit):,} edges ({part} of all) between "
         f"{int(d.circuit.used.sum())} sources, {len(heads)} of them heads"
         + (f" ({', '.join(shown)}{more})." if shown else ".")
         + (lost if chosen.size != size else ""),
@@ -166,6 +167,8 @@ def _stability(d: Discovery) -> str:
 def _certificate(found: Certificate) -> str:
     chosen, level = int(found.found.sum()), found.level
     inside = int((found.certified_in & found.found).sum())
+    if not inside:
+        return f"Certified: none of the {chosen} parts that were chosen. The fewer examples, the less can be certified."
     edits = "insertion, deletion or substitution" if level.promised == 1 else f"{level.promised} such changes"
     return (
         f"Certified: {inside} of the {chosen} parts that were chosen. No {edits} of an example can turn the majority "
