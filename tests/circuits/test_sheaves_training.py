@@ -122,6 +122,8 @@ def test_sheaves_are_found_one_after_the_other(graph: Graph, data: tuple) -> Non
     assert again.circuits == found.circuits
     each = discover_many(graph, data, k=3, reference="each", recipe=APART, quiet=True, seed=1)
     assert each.circuits[:2] == found.circuits[:2] and each.circuits[2] != found.circuits[2]
+    alone = discover_many(graph, data, k=2, recipe=replace(APART, repel=0), quiet=True, seed=1)
+    assert alone.circuits[0] == found.circuits[0] != alone.circuits[1], "each has a seed of its own"
     away = discover_many(graph, data, k=1, apart_from=found.circuits[:1], recipe=APART, quiet=True)
     assert len(away.circuits) == 1
 

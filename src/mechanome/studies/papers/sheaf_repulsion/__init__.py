@@ -27,7 +27,8 @@ class Settings:
 
     Args:
         steps: of training the small model.
-        sheaves: K. train, test: prompts. epochs, batch, rate, sparsity, repel: of `SheafRecipe`.
+        sheaves: K. tried: prompts drawn for each that is used; a model that does fewer right has not learned the task.
+        train, test: prompts. epochs, batch, rate, sparsity, repel: of `SheafRecipe`.
         search: prompts of ACDC. threshold: of ACDC, nats.
         levels: weights of sparsity on the way to few edges.
         repulsions: weights of repulsion from the first sheaf, for the trade-off.
@@ -35,11 +36,12 @@ class Settings:
         lm_candidates, lm_train, lm_test: its prompts. lm_epochs, lm_batch, lm_rate, lm_sparsity: of `SheafRecipe`.
     """
 
-    steps: int = 600
+    steps: int = 1500
     sheaves: int = 4
+    tried: float = 1.1
     train: int = 256
     test: int = 256
-    epochs: int = 24
+    epochs: int = 40
     batch: int = 32
     rate: float = 0.3
     sparsity: float = 0.3
@@ -113,6 +115,7 @@ STUDY = Study(
             Settings(
                 steps=100,
                 sheaves=2,
+                tried=6,
                 train=8,
                 test=8,
                 epochs=2,
@@ -145,8 +148,8 @@ STUDY = Study(
             "openai-community/gpt2-medium or EleutherAI/pythia-160m.",
         ),
     },
-    seeds=(0, 1),
-    pilot=(100, 101),
+    seeds=(2, 3),
+    pilot=(100, 0, 1),
     method=(
         "Small model: a Llama of four layers, eight heads and width 128 that learns to say who receives, to agree and "
         "to copy, with a tenth of what every part adds dropped; loss on the tokens that can be known. Prompts are "
@@ -166,7 +169,10 @@ STUDY = Study(
         "Settings were chosen on the pilot seed. With the weights of the paper's code (sparsity 1, repulsion 1), 120 "
         "steps and a rate of 0.1, its second sheaf was at chance (0.54). With sparsity and repulsion at 0.3, 160 steps "
         "and a rate of 0.3, one that stayed away from a sheaf of 143 edges had an accuracy of 0.97 and an IoU of 0.10 "
-        "with it. The final run has 192 steps a sheaf; the paper has 6,000.",
+        "with it. Seeds 0 and 1 were to be final, with 600 steps of the small model and 192 of a sheaf: the model of "
+        "seed 0 had not learned the task, and sheaves of seed 1 had accuracies of 0.82 to 0.95. They count as pilot seeds "
+        "since; both trainings were made longer, no threshold was moved, and other seeds are final. The paper has "
+        "6,000 steps a sheaf, this study 320.",
     ),
     limits=(
         "One task of a small model with 1,519 edges; the paper's models have 20 to 50 times more.",

@@ -17,9 +17,6 @@ from mechanome.engine.metrics import measure
 from mechanome.studies.papers.sheaf_repulsion import SEARCHES, Settings
 from mechanome.zoo import RedundantRecipe, object_prompts, redundant_transformer
 
-_TRIED = 4
-"""Prompts drawn for one that is kept, at most."""
-
 
 @dataclass(frozen=True)
 class Small:
@@ -46,13 +43,15 @@ class Small:
             TooFewRows: the model does not do so many right.
         """
         wanted = self.size.train + self.size.test
-        drawn = object_prompts(_TRIED * wanted, seed=1000 + self.seed)
+        drawn = object_prompts(int(self.size.tried * wanted), seed=1000 + self.seed)
         logits = self.graph.opened().run(drawn.ids, [], logits="last").logits
         assert logits is not None
         metric = LogitDiff(drawn.good.tolist(), drawn.bad.tolist())
         right = (measure(metric, logits, torch.arange(len(drawn))) > 0).nonzero()[:wanted, 0]
         if len(right) < wanted:
-            raise TooFewRows(f"{wanted} prompts", f"the model does {len(right)} right", "train it for longer")
+            raise TooFewRows(
+                f"{wanted} prompts", f"the model does {len(right)} of {len(drawn)} right", "train it for longer"
+            )
         parts = drawn[right[: self.size.train]], drawn[right[self.size.train :]]
         train, test = ((p.ids, None, LogitDiff(p.good.tolist(), p.bad.tolist())) for p in parts)
         return train, test
