@@ -170,8 +170,8 @@ STUDY = Study(
         "steps and a rate of 0.1, its second sheaf was at chance (0.54). With sparsity and repulsion at 0.3, 160 steps "
         "and a rate of 0.3, one that stayed away from a sheaf of 143 edges had an accuracy of 0.97 and an IoU of 0.10 "
         "with it. Seeds 0 and 1 were to be final, with 600 steps of the small model and 192 of a sheaf: the model of "
-        "seed 0 had not learned the task, and sheaves of seed 1 had accuracies of 0.82 to 0.95. They count as pilot seeds "
-        "since; both trainings were made longer, no threshold was moved, and other seeds are final. The paper has "
+        "seed 0 had not learned the task, and sheaves of seed 1 had accuracies of 0.82 to 0.95. They count as pilot "
+        "seeds since; both trainings were made longer, no threshold was moved, and other seeds are final. The paper has "
         "6,000 steps a sheaf, this study 320.",
     ),
     limits=(
