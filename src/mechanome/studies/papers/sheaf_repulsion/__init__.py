@@ -171,8 +171,8 @@ STUDY = Study(
         "and a rate of 0.3, one that stayed away from a sheaf of 143 edges had an accuracy of 0.97 and an IoU of 0.10 "
         "with it. Seeds 0 and 1 were to be final, with 600 steps of the small model and 192 of a sheaf: the model of "
         "seed 0 had not learned the task, and sheaves of seed 1 had accuracies of 0.82 to 0.95. They count as pilot "
-        "seeds since; both trainings were made longer, no threshold was moved, and other seeds are final. The paper has "
-        "6,000 steps a sheaf, this study 320.",
+        "seeds since; both trainings were made longer, no threshold was moved, and other seeds are final. The "
+        "paper has 6,000 steps a sheaf, this study 320.",
     ),
     limits=(
         "One task of a small model with 1,519 edges; the paper's models have 20 to 50 times more.",
