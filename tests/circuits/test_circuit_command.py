@@ -22,6 +22,7 @@ from mechanome.circuits.finding.measuring import ENOUGH, keeps, misses
 from mechanome.circuits.finding.plots import AgreementPicture, CurvePicture
 from mechanome.circuits.finding.rows import rows, strongest_heads, table
 from mechanome.circuits.finding.settings import Settings
+from mechanome.circuits.finding.story import reach
 from mechanome.circuits.measured import Measured
 from mechanome.circuits.picture import CircuitPicture
 from mechanome.circuits.screening import top
@@ -262,6 +263,12 @@ def test_the_empty_circuit_has_no_place_on_a_logarithmic_scale() -> None:
 def test_a_search_says_that_what_guided_it_are_estimates() -> None:
     assert "none was measured" in found("greedy").html() and "estimated effect" in found("greedy").html()
     assert "none was measured" not in found().html() and "none was measured" not in found("exact").html()
+
+
+def test_areas_say_how_far_their_curve_goes() -> None:
+    curve = found().measures.held_out.curve
+    assert curve is not None and reach(curve) == "up to all edges" in str(found()).replace("\n", " ")
+    assert "up to 20\u202f% of all edges (not comparable" in reach(replace(curve, sizes=(0.1, 0.2)))
 
 
 def test_a_wrong_sign_is_set_off() -> None:

@@ -73,7 +73,7 @@ def _drawing(d: Discovery) -> Section:
         "The circuit",
         (
             "Layers from the input below to the output above; heads left (23.3 is head 3 of layer 23), MLPs right. "
-            f"{colors}Point at an edge for its effect, at a head for where it looks.",
+            f"{colors}Point at an edge for its {'effect' if colors else 'name'}, at a head for where it looks.",
         ),
         CircuitPicture(d.circuit, found, _DRAWN, tips),
         method=(
@@ -98,7 +98,7 @@ def _curve(d: Discovery) -> Section:
             "the lines part, the circuit fits the examples it was found on.",
         ),
         CurvePicture(found, held, d.measures.chosen.share, d.faithfulness, ENOUGH),
-        (f"CPR {story.value(held.cpr)}, CMD {story.value(held.cmd)}, on held-out examples.",),
+        (f"CPR {story.value(held.cpr)}, CMD {story.value(held.cmd)}, over sizes {story.reach(held)}, held out.",),
         (
             "Exact: every circuit is run. Faithfulness is (metric of the circuit - metric of no edge) / (metric of the "
             "model - metric of no edge), a ratio of means over examples; intervals are bootstraps over examples. CPR "

@@ -10,6 +10,7 @@ from mechanome.circuits.finding.measuring import ENOUGH
 from mechanome.circuits.finding.rows import strongest_heads
 from mechanome.circuits.finding.ways import WAYS
 from mechanome.circuits.measured import Measured
+from mechanome.circuits.metrics import SizeCurve
 from mechanome.core import Interval
 from mechanome.report import Line, Span, number
 from mechanome.report.rendering import share, visible
@@ -108,8 +109,8 @@ def _story(d: Discovery) -> Iterator[Line]:
         yield ("It keeps more than the whole effect: edges that work against the answer were left out.",)
     if held.curve is not None:
         yield (
-            f"Over all sizes, on held-out examples: area under the curve (CPR) {value(held.curve.cpr)}, distance from "
-            f"the model (CMD) {value(held.curve.cmd)}.",
+            f"Over sizes {reach(held.curve)}, held out: area under the curve (CPR) {value(held.curve.cpr)}, "
+            f"distance from the model (CMD) {value(held.curve.cmd)}.",
         )
     if d.stability is not None:
         yield (_stability(d),)
@@ -174,6 +175,12 @@ def _certificate(found: Certificate) -> str:
         f"Certified: {inside} of the {chosen} parts that were chosen. No {edits} of an example can turn the majority "
         f"of random sub-datasets against them (confidence {1 - level.alpha:g}, all parts together)."
     )
+
+
+def reach(curve: SizeCurve) -> str:
+    """How far a curve goes: areas under a shorter one are no areas over all."""
+    last = curve.sizes[-1]
+    return "up to all edges" if last == 1 else f"up to {share(last)} of all edges (not comparable with areas over all)"
 
 
 def kept(found: Measured) -> str:

@@ -66,7 +66,7 @@ def _curve(d: Discovery) -> Table:
     assert found is not None and held is not None
     for size, a, b in zip(held.sizes, found.faithfulness, held.faithfulness):
         ends = "" if b.interval is None else f"{number(100 * b.interval.lo, 0)} to {share(b.interval.hi)}"
-        made.add_row(share(size, 1), share(a.value), share(b.value), ends)
+        made.add_row(share(size, 1 if size >= 0.001 else 2), share(a.value), share(b.value), ends)
     return made
 
 
