@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,8 @@ def test_claims_are_measured_as_they_say() -> None:
     assert effects["faithful-simple"].interval and effects["faithful-simple"].interval.n == 4, "nouns, not rows"
     shown = pictures.sections(found, SIZE)
     assert all(section.picture.html() for section in shown) and len(shown) == 5
+    none = replace(found, integrated={})
+    assert measuring._compared(none, SIZE)["over-ig-simple-few"].interval is None and pictures.sections(none, SIZE)
     assert np.isclose(measuring._off(np.array([[3.0, 2.0, 0.0]])), 0.5) and SCALES.index(0.0) == 1
 
 
@@ -151,6 +154,6 @@ def test_prompts_agree_in_number_and_differ_in_the_subject_alone() -> None:
     assert other[:2] == ["The doctors near the girls", "The doctor near the girl"]
     assert data.plural.tolist() == [False, True, False, True] and data.nouns == ("doctor", "doctor", "girl", "girl")
     logits = real.run(data.batch, logits="last").logits
-    assert logits is not None and bool((data.metric(logits, torch.arange(4)) > 0).all())
+    assert logits is not None and float(data.metric(logits, torch.arange(4)).mean()) > 1
     one = data.take([3])
     assert one.metric(logits[3:], torch.tensor([0])) == data.metric(logits, torch.arange(4))[3]

@@ -37,7 +37,7 @@ class Settings:
         train, test: nouns that circuits are found on, and judged on; each in both numbers.
         sizes: nodes of circuits by RelP. base_sizes: of circuits of other parts.
         compared: the two sizes at which attributions are compared. top: the size that claims are about.
-        random: nodes of random circuits. steps: of integrated gradients. integrated: seeds that have them.
+        random: nodes of random circuits. steps: of integrated gradients. integrated: seeds that have them, 0 for none.
         cities: that are steered. steered: neurons for each. draws: of random ones. wired: nodes among which edges are.
     """
 
@@ -132,7 +132,7 @@ STUDY = Study(
                 test=2,
                 sizes=(30, 100),
                 base_sizes=(1000,),
-                steps=1,
+                integrated=0,
                 cities=2,
                 steered=10,
                 draws=1,
@@ -140,7 +140,7 @@ STUDY = Study(
             ),
             {"decoder": "smollm2-135m-instruct"},
             seeds=1,
-            note="Two nouns to find circuits, two to judge them, two cities.",
+            note="Two nouns to find circuits, two to judge them, two cities; no integrated gradients.",
         ),
         "cpu": Scale(
             Settings(),

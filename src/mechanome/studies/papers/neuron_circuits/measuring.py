@@ -233,7 +233,7 @@ def _needed(rows: np.ndarray, sizes: Sequence[int]) -> float:
 
 
 def _compared(stored: Stored, size: Settings) -> dict[str, Effect]:
-    effects = {}
+    effects: dict[str, Effect] = {}
     for kind in KINDS:
         own = {at: cell for at, cell in stored.circuits.items() if at[0] == kind}
         against = {
@@ -243,6 +243,10 @@ def _compared(stored: Stored, size: Settings) -> dict[str, Effect]:
         for method in BASELINES:
             cells = [own[at] for at in against[method]]
             for label, n in zip(COMPARED, size.compared):
+                if not cells:
+                    missing = Effect(None, "no seed has them at this tier")
+                    effects |= dict.fromkeys((f"over-{method}-{kind}-{label}", f"{method}-{kind}-{label}"), missing)
+                    continue
                 pairs = [
                     torch.cat([_rows(own[at]["relp"], "values", n), _rows(runs, "values", n)[:, :1]], 1)
                     for at, runs in against[method].items()

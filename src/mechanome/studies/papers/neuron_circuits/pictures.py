@@ -43,7 +43,8 @@ def _curves(stored: Stored) -> Section:
     for kind in KINDS:
         cells = [cell for at, cell in stored.circuits.items() if at[0] == kind]
         named |= {f"{kind}, {method}": [cell[method] for cell in cells] for method in ("relp", "gradient", "random")}
-        named[f"{kind}, integrated gradients"] = [runs for at, runs in stored.integrated.items() if at[0] == kind]
+        if integrated := [runs for at, runs in stored.integrated.items() if at[0] == kind]:
+            named[f"{kind}, integrated gradients"] = integrated
     lead = ("Circuits of neurons found on some nouns, run on others: only they speak, all other neurons are at their "
             "means; or all but they.",)  # fmt: skip
     return Section("Circuits of neurons", lead, _table(named))
