@@ -20,7 +20,7 @@ from mechanome.circuits.graph import Graph
 from mechanome.circuits.interventions import Intervention
 from mechanome.circuits.score_matrix import Level, Scores
 from mechanome.circuits.scoring import METHODS, scores
-from mechanome.circuits.selecting import RANKS, By
+from mechanome.circuits.selecting import RANKS, By, largest
 from mechanome.circuits.similarity import kendall
 from mechanome.core import BadInput, Interval, NotFinite, Table, TooFewRows, notice, spearman
 from mechanome.engine.asked import count, one_of
@@ -210,8 +210,7 @@ def top(found: Scores, size: int, by: By = "absolute") -> Circuit:
     if size > int(known.sum()):
         raise BadInput(f"a circuit of {size} {found.level}s", f"there are {int(known.sum())}", "choose a smaller size")
     chosen = torch.zeros_like(known)
-    places = known.nonzero()[rank(found.values[known]).argsort(descending=True, stable=True)[:size]]
-    chosen[tuple(places.T)] = True
+    chosen[known] = largest(rank(found.values[known])[None], size)[0]
     return Circuit(found.graph, chosen) if found.level == "edge" else Circuit.of_nodes(found.graph, chosen)
 
 

@@ -20,7 +20,7 @@ from mechanome.circuits.graph import Graph
 from mechanome.circuits.score_matrix import Scores
 from mechanome.circuits.search.found import Found, empty_edges, trimmed
 from mechanome.circuits.search.limits import one_limit, size_up_to, worth
-from mechanome.circuits.selecting import RANKS, By
+from mechanome.circuits.selecting import RANKS, By, largest
 from mechanome.engine.asked import one_of
 
 
@@ -47,9 +47,7 @@ def top_n(
         BadInput: scores of sources; no limit or two; a size beyond the scored edges; a negative threshold.
     """
     ranks, size, least = _ranked(scores, size, threshold, by)
-    order = ranks.flatten().argsort(descending=True, stable=True)[:size]
-    chosen = empty_edges(scores.graph)
-    chosen.view(-1)[order[ranks.flatten()[order] >= least]] = True
+    chosen = largest(ranks.flatten()[None], size).view_as(ranks) & (ranks >= least)
     circuit, notes = trimmed(scores.graph, chosen, scores.intervention, prune)
     return Found(circuit, "top-n", scores, notes=notes)
 
