@@ -9,6 +9,7 @@ from neuron_models import deltas, naive
 from torch import nn
 from unit_models import Latents, neurons_of
 
+import mechanome as mn
 from mechanome.circuits import relp_rules, scores
 from mechanome.circuits.neurons import Nodes, attribute, label_auroc
 from mechanome.core import BadInput, BudgetTooSmall, NotServed, ShapeMismatch, UnknownSite
@@ -139,6 +140,24 @@ def test_memory_cuts_examples_and_changes_nothing() -> None:
     assert apart(cut.metric, whole.metric) < 1e-6
     with pytest.raises(BudgetTooSmall, match="example"):
         attribute(nodes, CLEAN, METRIC, OTHER, budget=kept - 1)
+
+
+@pytest.mark.parametrize("method", ["relp", "ig"])
+def test_every_prompt_has_its_own_answer(method: str) -> None:
+    answers, foils = [5, 9, 11], [7, 8, 12]
+    nodes = llama_nodes()
+    kept = 6 * LLAMA.n_layers * 8 * nodes.sites[0].width * 4 * (2 if method == "ig" else 1) + 16 * len(nodes)
+    for budget in (None, 2 * kept):
+        found = attribute(
+            nodes, CLEAN, mn.LogitDiff(answers, foils), OTHER, method=method, steps=2, per_input=True, budget=budget,
+            quiet=True,
+        )  # fmt: skip
+        assert found.each is not None
+        for i, (answer, foil) in enumerate(zip(answers, foils)):
+            alone = attribute(
+                nodes, CLEAN[i : i + 1], mn.LogitDiff(answer, foil), OTHER[i : i + 1], method=method, steps=2
+            )
+            assert apart(found.each[i], alone.values) < 2e-5
 
 
 def test_what_cannot_be_scored_is_refused() -> None:

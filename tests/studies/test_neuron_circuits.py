@@ -53,10 +53,11 @@ def test_specific_neurons_speak_for_their_own_answer_more_than_others_do() -> No
     each = torch.zeros(3, len(nodes))
     each[:, 4] = 5.0  # of every prompt alike
     each[0, 7], each[1, 8], each[2, 9] = 2.0, 3.0, 4.0
+    each[1:, 11] = 3.5  # of both prompts about one state
     found = NodeScores(nodes, each.mean(0), "relp", torch.zeros(3), each)
     answers = torch.tensor([30, 31, 31])
     assert list(facts._specific(found, answers, 0, 1)) == [7]
-    assert list(facts._specific(found, answers, 1, 1)) == [8], "prompts about the same state are no contrast"
+    assert list(facts._specific(found, answers, 1, 1)) == [11], "prompts about the same state are no contrast"
 
 
 def runs(sizes: list[int], values: list[float], rows: int = 4) -> dict[str, Any]:
