@@ -167,12 +167,12 @@ STUDY = Study(
         "resample pairs, which share sheaves, so they are somewhat narrow; what is counted has no width. That the "
         "intersection does not grow as sheaves are added is true of any sets and no claim.",
         "Settings were chosen on pilot seeds. With the weights of the paper's code (sparsity 1, repulsion 1), 120 "
-        "steps and a rate of 0.1, a second sheaf was at chance (0.54). Seeds 0 and 1 were to be final, with 600 steps of the "
-        "small model, 192 of a sheaf and both weights at 0.3: the model of seed 0 had not learned the task, and "
-        "sheaves of seed 1 had accuracies of 0.82 to 0.95. These seeds count as pilot seeds since; both trainings were made "
-        "longer, and no threshold was moved. With 320 steps the first sheaf of seed 0 had 33 edges and an accuracy of "
-        "1; a second one was at chance under a repulsion of 0.3, and had an accuracy of 1 and an IoU of 0.12 to 0.13 "
-        "under 0.03 and 0.1. Seeds 2 and 3 had not been looked at. The paper has 6,000 steps a sheaf.",
+        "steps and a rate of 0.1, a second sheaf was at chance (0.54). Seeds 0 and 1 were to be final, with 600 steps "
+        "of the small model, 192 of a sheaf and both weights at 0.3: the model of seed 0 had not learned the task, "
+        "and sheaves of seed 1 had accuracies of 0.82 to 0.95. These seeds count as pilot seeds since; both trainings "
+        "were made longer, and no threshold was moved. With 320 steps the first sheaf of seed 0 had 33 edges and an "
+        "accuracy of 1; a second one was at chance under a repulsion of 0.3, and had an accuracy of 1 and an IoU of "
+        "0.12 to 0.13 under 0.03 and 0.1. Seeds 2 and 3 had not been looked at. The paper has 6,000 steps a sheaf.",
     ),
     limits=(
         "One task of a small model with 1,519 edges; the paper's models have 20 to 50 times more.",
