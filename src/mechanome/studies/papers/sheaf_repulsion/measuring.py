@@ -50,7 +50,8 @@ def measure(context: Context[Settings]) -> Measured:
     """The study's measurement, at any tier."""
     stored = _stored(context)
     effects = {**_claims(stored), **_means(stored), **_others(stored), **_few(stored), **_language(stored)}
-    remarks = [note for found in (*stored.sheaves, *stored.restarts) for note in found["notes"] if "dangling" not in note]
+    notes = [note for found in (*stored.sheaves, *stored.restarts) for note in found["notes"]]
+    remarks = [note for note in notes if "dangling" not in note]
     remarks += [f"Language model: {found['prompts'][1]} of {found['prompts'][0]} prompts done right, "
                 f"{int(found['edges'].sum())} edges in the sheaf." for found in stored.language]  # fmt: skip
     return Measured(effects, pictures.sections(stored, context.settings), remarks)
