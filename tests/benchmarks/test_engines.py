@@ -61,7 +61,7 @@ def test_a_twin_is_a_plain_module_with_the_same_weight_tensors(plain):
     assert ours == {name: p.data_ptr() for name, p in one.named_parameters()}
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in one.modules())
     request = {"ids": [REQUEST["clean"]], "capture": False, "stride": 1}
-    found = [arrays(task(model, {**request, "twin": 0})()) for task in (mechanome.forward, mechanome.plain_forward)]
+    found = [arrays(task(model, {**request, "copy": 0})()) for task in (mechanome.forward, mechanome.plain_forward)]
     assert difference(*found) < 1e-6
 
 

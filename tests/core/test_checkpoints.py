@@ -50,3 +50,10 @@ def test_one_writer_at_a_time_clears_what_a_killed_one_left(folder):
         with pytest.raises(BadInput, match="another process"), CheckpointFolder(folder.path).held():
             pass
     assert names(folder.path) == [".lock", "step-000000002.safetensors", "step-000000003.safetensors"]
+
+
+def test_a_file_where_the_folder_must_be(tmp_path):
+    (tmp_path / "file").write_text("kept")
+    with pytest.raises(BadInput, match="a file is where a folder must be"), CheckpointFolder(tmp_path / "file").held():
+        pass
+    assert (tmp_path / "file").read_text() == "kept"

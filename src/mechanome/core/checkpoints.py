@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from mechanome.core.errors import CorruptFile, NotFinite
-from mechanome.core.files import lock
+from mechanome.core.files import folder, lock
 from mechanome.core.progress import notice
 from mechanome.core.state import flatten, unflatten
 from mechanome.core.tensor_files import read_tensors, write_tensors
@@ -46,9 +46,9 @@ class CheckpointFolder:
         """Keep other processes from writing here.
 
         Raises:
-            BadInput: another process is.
+            BadInput: another process is, or the path is a file.
         """
-        with lock(self.path / ".lock", timeout=0):
+        with lock(folder(self.path) / ".lock", timeout=0):
             for leftover in self.path.glob(".step-*.tmp"):
                 leftover.unlink(missing_ok=True)
             yield

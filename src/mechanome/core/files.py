@@ -120,7 +120,7 @@ def lock(path: str | os.PathLike[str], timeout: float | None = None) -> Iterator
         BadInput: the time is over and another process still holds it.
     """
     file = Path(path)
-    folder(file.parent)
+    file.parent.mkdir(parents=True, exist_ok=True)
     deadline = None if timeout is None else time.monotonic() + timeout
     with file.open("ab") as handle:
         while True:

@@ -113,7 +113,7 @@ STUDY = Study(
     measure=_measure,
     scales={
         "smoke": Scale(
-            Settings(draws=1, toy=20, texts=1, layers=10, steps=10, prompts=1),
+            Settings(draws=1, toy=20, texts=1, layers=10, steps=20, prompts=1),
             {"decoder": "smollm2-135m-instruct"},
             seeds=1,
             note="Three layers, and toys that are hardly trained.",
