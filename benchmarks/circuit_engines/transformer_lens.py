@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 from transformer_lens import patching
-from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.tools.analysis.attribution_patching import (
     EdgeAttributionConfig,
     Node,
@@ -20,20 +19,12 @@ from transformer_lens.tools.analysis.attribution_patching import (
     faithfulness,
 )
 
-from benchmarks.circuit_engines.common import Layout, Pairs, start
-from benchmarks.engines.common import load, tokenizer
+from benchmarks.circuit_engines.common import Layout, Pairs
+from benchmarks.engines.transformer_lens import open_model
 from benchmarks.harness.serve import Work, serve
 
 _READERS = {"q_input": "q", "k_input": "k", "v_input": "v", "mlp_in": "mlp", "logits": "logits"}
 _KINDS = {ours: theirs for theirs, ours in _READERS.items()}
-
-
-def open_model(settings: Mapping[str, Any]) -> Any:
-    start(settings)
-    bridge = TransformerBridge.boot_transformers(
-        settings["folder"], hf_model=load(settings), tokenizer=tokenizer(settings), device="cpu"
-    )
-    return bridge.eval()
 
 
 def attribution(bridge: Any, args: Mapping[str, Any]) -> Work:

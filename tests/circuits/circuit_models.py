@@ -11,6 +11,7 @@ from torch import Tensor
 import mechanome as mn
 from custom_modules import VOCAB
 from families import FAMILIES, build
+from mechanome.circuits import Circuit, Graph
 
 METRIC = mn.LogitDiff(5, 7)
 
@@ -39,3 +40,15 @@ def apart(a: Tensor, b: Tensor) -> float:
     """Largest difference relative to the largest value of `b`."""
     assert a.shape == b.shape, (a.shape, b.shape)
     return float((a - b).abs().max() / b.abs().max().clamp(min=1e-12))
+
+
+def images() -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Two batches of two images."""
+    generator = torch.Generator().manual_seed(0)
+    return tuple({"pixel_values": torch.randn(2, 3, 12, 12, generator=generator)} for _ in range(2))  # type: ignore
+
+
+def random_circuits(graph: Graph, *densities: float, seed: int = 0) -> list[Circuit]:
+    """One of each density."""
+    generator = torch.Generator().manual_seed(seed)
+    return [Circuit(graph, graph.mask & (torch.rand(graph.shape, generator=generator) < d)) for d in densities]

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from transformers.models.gpt_neox.modeling_gpt_neox import apply_rotary_pos_emb as neox_rotary
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb as llama_rotary
 
+from mechanome.circuits import Graph
+
 Projection = Callable[[Tensor], Tensor]
 
 
@@ -203,3 +205,12 @@ def forward(
         for name, value in summands.items():
             write(name, value)
     return parts.unembed(stream("logits", len(parts.blocks), True))[:, -1], wrote
+
+
+def masked(graph: Graph, parts: Parts, mask: Tensor, clean: Tensor, patched: Values) -> Tensor:
+    """Logits of one row whose edges are kept as the mask `[source, target]` says, `[vocab]`."""
+
+    def left_out(source: str, target: str) -> Tensor:
+        return 1.0 - mask[graph.source_index(source), graph.target_index(target)]
+
+    return forward(parts, clean, patched, left_out)[0][0]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from circuit_models import METRIC, apart, opened, pair
-from masked_forward import FAMILIES, Parts, Values, forward
+from circuit_models import METRIC, apart, images, opened, pair, random_circuits
+from masked_forward import FAMILIES, Parts, Values, forward, masked
 from torch import Tensor
 
 import mechanome as mn
@@ -56,23 +56,7 @@ def values_of(name: str, ids: Tensor) -> Values:
 
 def by_hand(name: str, mask: Tensor, clean: Tensor, patched: Values) -> Tensor:
     """Logits of one row whose edges are kept as the mask `[source, target]` says, `[vocab]`."""
-    graph = graph_of(name)
-
-    def left_out(source: str, target: str) -> Tensor:
-        return 1.0 - mask[graph.source_index(source), graph.target_index(target)]
-
-    return forward(parts_of(name), clean, patched, left_out)[0][0]
-
-
-def drawn(graph: Graph, *densities: float, seed: int = 0) -> list[Circuit]:
-    """Random circuits."""
-    generator = torch.Generator().manual_seed(seed)
-    return [Circuit(graph, graph.mask & (torch.rand(graph.shape, generator=generator) < d)) for d in densities]
-
-
-def images() -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    generator = torch.Generator().manual_seed(0)
-    return tuple({"pixel_values": torch.randn(2, 3, 12, 12, generator=generator)} for _ in range(2))  # type: ignore
+    return masked(graph_of(name), parts_of(name), mask, clean, patched)
 
 
 def data_of(name: str, rows: int = 2) -> tuple[Any, Any]:
@@ -83,7 +67,7 @@ def data_of(name: str, rows: int = 2) -> tuple[Any, Any]:
 @pytest.mark.parametrize("name", BY_HAND)
 def test_every_target_reads_its_own_masked_sum(name: str, way: str) -> None:
     (clean, other), graph = pair(2), graph_of(name)
-    circuits = drawn(graph, 0.02, 0.1, 0.3, 0.6, 0.95)
+    circuits = random_circuits(graph, 0.02, 0.1, 0.3, 0.6, 0.95)
     found = execute(circuits, (clean, other), METRIC, method=way, logits=True, quiet=True)
     patched = [values_of(name, o[None]) for o in other]
     expected = torch.stack(
@@ -118,7 +102,7 @@ def test_both_ways_agree_and_the_full_circuit_is_the_model(name: str) -> None:
     ids = clean[main]
     other = ids.flip(0) if ids.is_floating_point() else torch.where(torch.arange(9) % 4 == 3, (ids + 11) % 70 + 6, ids)
     data = clean, {**clean, main: other}
-    circuits = [*drawn(graph, 0.03, 0.08, 0.2, 0.5, 0.9), Circuit.of_nodes(graph, graph.sources[::2])]
+    circuits = [*random_circuits(graph, 0.03, 0.08, 0.2, 0.5, 0.9), Circuit.of_nodes(graph, graph.sources[::2])]
     dense, sparse = (
         execute([*circuits, Circuit.full(graph)], data, first_two, method=way, logits=True, quiet=True) for way in WAYS
     )
@@ -180,7 +164,7 @@ def test_other_interventions(name: str, kind: str, way: str) -> None:
         if kind == "mean":
             means = {k: v.mean(1, keepdim=True).expand_as(v) for k, v in means.items()}
         patched = [means] * 3
-    circuits = [*drawn(graph, 0.05, 0.4), Circuit.empty(graph)]
+    circuits = [*random_circuits(graph, 0.05, 0.4), Circuit.empty(graph)]
     settings: dict[str, Any] = {"intervention": Intervention(kind, amplitude=0.5, seed=7), "method": way, "quiet": True}
     found = execute(circuits, (clean, other), METRIC, logits=True, **settings)
     assert found.logits is not None and found.intervention == kind
@@ -236,7 +220,7 @@ def test_soft_masks_leave_flags_as_they_were() -> None:
 def test_padding_and_batching_change_nothing(name: str, way: str) -> None:
     clean, other = pair(3, 8, where=2)
     rows = [(clean[i, :n].tolist(), other[i, :n].tolist()) for i, n in enumerate((8, 5, 7))]
-    graph, circuits = graph_of(name), drawn(graph_of(name), 0.05, 0.3, 0.8)
+    graph, circuits = graph_of(name), random_circuits(graph_of(name), 0.05, 0.3, 0.8)
     settings: dict[str, Any] = {"method": way, "logits": True, "quiet": True}
     together = execute(circuits, ([c for c, _ in rows], [o for _, o in rows]), METRIC, **settings)
     assert together.logits is not None
@@ -253,7 +237,7 @@ def test_padding_and_batching_change_nothing(name: str, way: str) -> None:
 
 def test_a_small_budget_only_cuts_the_work() -> None:
     graph, answers = graph_of("llama"), mn.LogitDiff([5, 6, 7, 8, 9], [15, 16, 17, 18, 19])
-    circuits = drawn(graph, 0.9, 0.02, 0.4, 0.1, 0.7)
+    circuits = random_circuits(graph, 0.9, 0.02, 0.4, 0.1, 0.7)
     whole = execute(circuits, pair(5), answers, quiet=True)
     for intervention in ("patch", "mean", "noise"):
         settings: dict[str, Any] = {"intervention": intervention, "quiet": True}
@@ -268,7 +252,7 @@ def test_a_small_budget_only_cuts_the_work() -> None:
 
 def test_a_call_that_is_cut_to_a_budget_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     graph = graph_of("llama")
-    circuits = drawn(graph, 0.9, 0.8, 0.7)
+    circuits = random_circuits(graph, 0.9, 0.8, 0.7)
     execute(circuits, pair(2), METRIC)
     assert capsys.readouterr().err == ""
     for budget in ("150KB", "250KB"):  # cut into examples; examples together, cut into circuits
@@ -326,7 +310,7 @@ def test_sources_that_matter_at_the_last_token_alone() -> None:
 
 def test_live_edges_are_those_on_a_path() -> None:
     for name in ("gpt2", "llama", "gpt_neox"):
-        graph, circuits = graph_of(name), drawn(graph_of(name), 0.01, 0.03, 0.1, 0.5)
+        graph, circuits = graph_of(name), random_circuits(graph_of(name), 0.01, 0.03, 0.1, 0.5)
         found = live_edges(graph, torch.stack([c.edges for c in circuits]), True)
         assert [Circuit(graph, f) for f in found] == [c.pruned() for c in circuits]
     for edge in ("z.0.h0->logits", "mlp_out.0->logits", "resid_pre.0->q.0.h0"):

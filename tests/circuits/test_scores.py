@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from circuit_models import METRIC, apart, opened, pair
+from circuit_models import METRIC, apart, images, opened, pair
 from masked_forward import FAMILIES, Parts, Values, forward
 from torch import Tensor
 
@@ -177,11 +177,6 @@ def test_edges_of_a_source_sum_to_its_score_as_a_node(name: str, method: str) ->
     nodes = scores(graph_of(name), data, METRIC, method=method, steps=2, level="node")
     assert apart(edges.values.sum(1), nodes.values) < 1e-5
     assert nodes.values.abs().min() > 0
-
-
-def images() -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    generator = torch.Generator().manual_seed(0)
-    return tuple({"pixel_values": torch.randn(2, 3, 12, 12, generator=generator)} for _ in range(2))  # type: ignore
 
 
 @pytest.mark.parametrize("name", ["gptj", "qwen3", "gemma2", "mixtral", "esm", "vit", "llama", "bert", "distilbert"])

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from circuit_models import METRIC, apart, opened, pair
-from masked_forward import Values, forward
+from circuit_models import METRIC, apart, images, opened, pair, random_circuits
+from masked_forward import Values, forward, masked
 from torch import Tensor
 from unit_models import Latents, graph_of, neurons_of, parts_of
 
@@ -22,29 +22,14 @@ WAYS = ["dense", "sparse"]
 
 def by_hand(name: str, mask: Tensor, clean: Tensor, patched: Values) -> Tensor:
     """Logits of one row whose edges are kept as the mask `[source, target]` says, `[vocab]`."""
-    graph = graph_of(name)
-
-    def left_out(source: str, target: str) -> Tensor:
-        return 1.0 - mask[graph.source_index(source), graph.target_index(target)]
-
-    return forward(parts_of(name), clean, patched, left_out)[0][0]
-
-
-def drawn(graph: Graph, *densities: float, seed: int = 0) -> list[Circuit]:
-    generator = torch.Generator().manual_seed(seed)
-    return [Circuit(graph, graph.mask & (torch.rand(graph.shape, generator=generator) < d)) for d in densities]
-
-
-def images() -> Any:
-    generator = torch.Generator().manual_seed(0)
-    return tuple({"pixel_values": torch.randn(2, 3, 12, 12, generator=generator)} for _ in range(2))
+    return masked(graph_of(name), parts_of(name), mask, clean, patched)
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_target_reads_its_own_masked_sum_of_units(name: str, way: str) -> None:
     (clean, other), graph = pair(2), graph_of(name)
-    circuits = [*drawn(graph, 0.05, 0.3, 0.6, 0.95), Circuit.of_nodes(graph, graph.sources[::2])]
+    circuits = [*random_circuits(graph, 0.05, 0.3, 0.6, 0.95), Circuit.of_nodes(graph, graph.sources[::2])]
     found = execute(circuits, (clean, other), METRIC, method=way, logits=True, quiet=True)
     patched = [forward(parts_of(name), o[None])[1] for o in other]
     expected = torch.stack(
@@ -63,7 +48,7 @@ def test_all_units_are_the_model_and_none_the_other_input(name: str, way: str) -
         "mlp_out.1": Latents(32, 6),
     }
     for graph in (neurons_of(name), neurons_of(name, "svd"), Graph.of(model, units=acts)):
-        circuits = [Circuit.full(graph), Circuit.empty(graph), *drawn(graph, 0.4)]
+        circuits = [Circuit.full(graph), Circuit.empty(graph), *random_circuits(graph, 0.4)]
         found = execute(circuits, data, METRIC, method=way, logits=True, quiet=True)
         assert found.logits is not None
         for logits, inputs in zip(found.logits, data):
@@ -76,7 +61,7 @@ def test_all_units_are_the_model_and_none_the_other_input(name: str, way: str) -
 def test_both_ways_agree(name: str) -> None:
     graph = neurons_of(name)
     nodes = torch.rand(4, len(graph.sources), generator=torch.Generator().manual_seed(3)) < 0.3
-    circuits = [*drawn(graph, 0.02, 0.2, 0.7), *(Circuit.of_nodes(graph, some) for some in nodes)]
+    circuits = [*random_circuits(graph, 0.02, 0.2, 0.7), *(Circuit.of_nodes(graph, some) for some in nodes)]
     dense, sparse = (execute(circuits, pair(2), METRIC, method=way, logits=True, quiet=True) for way in WAYS)
     assert dense.logits is not None and sparse.logits is not None
     assert apart(sparse.logits, dense.logits) < 2e-5 and dense.logits.std(0).max() > 1e-2
@@ -150,7 +135,7 @@ def test_the_cheapest_way_is_chosen_and_what_does_not_fit_is_refused(monkeypatch
     graph = neurons_of("gpt2")
     few = Circuit.of(graph, ["resid_pre.0->mlp_in.0", "mlp_act.0.n3->logits"])
     nodes = Circuit.of_nodes(graph, graph.sources[:40])
-    many = drawn(graph, 0.3)[0]
+    many = random_circuits(graph, 0.3)[0]
     whole = execute([few, nodes, many], pair(2), METRIC, quiet=True)
     assert whole.methods == ("sparse", "dense", "sparse")
     monkeypatch.setattr(execution_module, "_SPARSE_UNITS", 10)
@@ -168,7 +153,7 @@ def test_the_cheapest_way_is_chosen_and_what_does_not_fit_is_refused(monkeypatch
 def test_padding_and_batching_change_nothing(name: str, way: str) -> None:
     clean, other = pair(3, 8, where=2)
     rows = [(clean[i, :n].tolist(), other[i, :n].tolist()) for i, n in enumerate((8, 5, 7))]
-    graph, circuits = graph_of(name), [*drawn(graph_of(name), 0.05, 0.6)]
+    graph, circuits = graph_of(name), [*random_circuits(graph_of(name), 0.05, 0.6)]
     circuits.append(Circuit.of_nodes(graph, graph.sources[1::2]))
     settings: dict[str, Any] = {"method": way, "logits": True, "quiet": True}
     together = execute(circuits, ([c for c, _ in rows], [o for _, o in rows]), METRIC, **settings)

@@ -55,20 +55,20 @@ def test_templates_that_share_nothing_are_below_bootstrap_samples() -> None:
 
 
 def test_the_repetition_starts_anywhere_and_goes_around() -> None:
-    ids, start = trained.sequences(50, torch.Generator().manual_seed(0))
-    first, second = ids[:, : trained.PERIOD], ids[:, trained.PERIOD :]
-    assert all(len(set(row)) == trained.PERIOD for row in first.tolist())
+    ids, start = trained.TASK.sequences(50, torch.Generator().manual_seed(0))
+    first, second = ids[:, : trained.TASK.period], ids[:, trained.TASK.period :]
+    assert all(len(set(row)) == trained.TASK.period for row in first.tolist())
     for one, two, begins in zip(first.tolist(), second.tolist(), start.tolist()):
         assert one[begins:] + one[:begins] == two
-    assert len(set(start.tolist())) == trained.PERIOD
+    assert len(set(start.tolist())) == trained.TASK.period
 
 
 def test_prompts_are_answered_by_what_followed_before() -> None:
     clean, other, metric = trained.prompts(50, 3)
     for row, changed, answer, foil in zip(clean.tolist(), other.tolist(), metric.answer, metric.foil):
         place = row.index(row[-1])
-        assert place < trained.PERIOD - 1 and row[place + 1] == answer and changed[place + 1] == foil
-        assert answer not in row[trained.PERIOD :] and foil not in row
+        assert place < trained.TASK.period - 1 and row[place + 1] == answer and changed[place + 1] == foil
+        assert answer not in row[trained.TASK.period :] and foil not in row
         assert [a == b for a, b in zip(row, changed)].count(False) == 1
 
 

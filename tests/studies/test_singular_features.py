@@ -72,11 +72,11 @@ def test_a_small_model_is_measured_in_training() -> None:
 
 
 def test_repetitions_start_anywhere_and_places_are_what_followed() -> None:
-    ids, start = emergence.sequences(5, torch.Generator().manual_seed(0))
-    assert len(set(start.tolist())) > 1 and ids.shape == (5, 2 * emergence.PERIOD)
-    assert torch.equal(ids[:, : emergence.PERIOD].sort(1).values, ids[:, emergence.PERIOD :].sort(1).values)
+    ids, start = emergence.TASK.sequences(5, torch.Generator().manual_seed(0))
+    assert len(set(start.tolist())) > 1 and ids.shape == (5, 2 * emergence.TASK.period)
+    assert torch.equal(ids[:, : emergence.TASK.period].sort(1).values, ids[:, emergence.TASK.period :].sort(1).values)
     found = emergence.places(start)
-    assert len(found) > 5 * (emergence.PERIOD - 3)
+    assert len(found) > 5 * (emergence.TASK.period - 3)
     for row, query, key in found:
         assert ids[row, key - 1] == ids[row, query] and ids[row, key] == ids[row, query + 1]
 

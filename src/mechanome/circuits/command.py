@@ -16,7 +16,7 @@ from mechanome.circuits.certification import save_certificate
 from mechanome.circuits.circuit_files import save_circuit, save_eap_ig
 from mechanome.circuits.finding.discovery import Discovery, discover
 from mechanome.circuits.finding.settings import Settings
-from mechanome.core import BadInput, CorruptFile, RunFolder, notice, sha256, verb, write_json
+from mechanome.core import BadInput, CorruptFile, Left, RunFolder, notice, sha256, verb, write_json
 from mechanome.tasks import Task, task_file
 
 VERB = "circuit"
@@ -24,28 +24,14 @@ RESULT = "discovery.json"
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Outcome(Left[Discovery]):
     """What the verb leaves behind.
 
     Args:
-        found: the result.
-        folder: its run folder.
         file: the name of the result's record in the folder.
     """
 
-    found: Discovery
-    folder: Path
     file: str = RESULT
-
-    @property
-    def report(self) -> Path:
-        """The page."""
-        return self.folder / "report.html"
-
-    @property
-    def record(self) -> dict[str, Any]:
-        """The result as plain data, as `file` in the folder holds it."""
-        return self.found.record()
 
     def code(self, strict: bool = False) -> int:
         """The exit code: 1 where `strict` asks for a faithful circuit and this is none."""

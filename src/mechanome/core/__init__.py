@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mechanome.core.files import atomic_dir, atomic_path, atomic_write, lock, sha256
     from mechanome.core.fit import FitState, Fitted, Parts, fit
     from mechanome.core.formats import append_jsonl, plain, read_json, read_jsonl, write_json
+    from mechanome.core.left import Left
     from mechanome.core.progress import Bar, notice, silence, stage, track
     from mechanome.core.runs import VERBS, RunConfig, RunFolder, replay, verb
     from mechanome.core.significance import (
@@ -57,6 +58,7 @@ __all__ = [
     "FitState",
     "Fitted",
     "Interval",
+    "Left",
     "MechanomeError",
     "NotFinite",
     "NotServed",

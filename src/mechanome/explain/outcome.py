@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
+from mechanome.core import Left
 from mechanome.explain.comparison import ModelComparison
 from mechanome.explain.explanation import Explanation
 from mechanome.explain.many import Explanations
@@ -21,31 +20,13 @@ RESULTS: dict[type, str] = {
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What a verb leaves behind.
-
-    Args:
-        found: the result.
-        folder: its run folder, with `config.yaml`, the record, `report.html` and `run.json`.
-    """
-
-    found: Found
-    folder: Path
-
-    @property
-    def report(self) -> Path:
-        """The page."""
-        return self.folder / "report.html"
+class Outcome(Left[Found]):
+    """What a verb leaves behind."""
 
     @property
     def file(self) -> str:
         """Name of the file in the folder that holds the record."""
         return RESULTS[type(self.found)]
-
-    @property
-    def record(self) -> dict[str, Any]:
-        """The result as plain data."""
-        return self.found.record()
 
     @property
     def verdicts(self) -> tuple[str, ...]:

@@ -13,10 +13,11 @@ from mechanome.explain import headline, story
 from mechanome.explain.components import cut_remark
 from mechanome.explain.explanation import Explanation
 from mechanome.explain.terminal_circuit import circuit
-from mechanome.explain.terminal_text import Unbroken, hanging, line, table, token
+from mechanome.explain.terminal_text import Unbroken, line, token
 from mechanome.explain.terminal_tokens import tokens
 from mechanome.explain.tokens import whole
 from mechanome.report import number
+from mechanome.report.terminal import hanging, table
 
 _PARTS = (
     ("part", "left"),

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Any
 
 from rich.console import Console, JustifyMethod, OverflowMethod
 from rich.containers import Lines
-from rich.table import Table
 from rich.text import Text
 
 from mechanome.explain.tokens import quoted
@@ -58,20 +55,3 @@ def line(pieces: Line) -> Unbroken:
 def token(text: str, most: int = SHOWN) -> str:
     """A token in quotes, of a long one its beginning."""
     return quoted(text[:most])
-
-
-def hanging(mark: str, body: Text) -> Table:
-    """A line with a mark before it, below which no further line begins."""
-    grid = Table.grid(padding=(0, 1))
-    grid.add_column(width=2, justify="right")
-    grid.add_column()
-    grid.add_row(Text(mark, style="dim"), body)
-    return grid
-
-
-def table(columns: Sequence[tuple[str, Any]]) -> Table:
-    """An empty table without lines: names of the columns, and how each is justified."""
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name, justify in columns:
-        made.add_column(name, justify=justify, header_style="bold", overflow="fold")
-    return made

@@ -11,9 +11,10 @@ from mechanome.explain import story
 from mechanome.explain.explanation import Explanation
 from mechanome.explain.hiding import Hidden
 from mechanome.explain.importance import Importance
-from mechanome.explain.terminal_text import Unbroken, table, token
+from mechanome.explain.terminal_text import Unbroken, token
 from mechanome.explain.tokens import quoted
 from mechanome.report import number
+from mechanome.report.terminal import table
 
 TOP = 5
 """Tokens, or groups of neighbors, listed."""

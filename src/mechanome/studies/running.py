@@ -17,6 +17,7 @@ from typing import Any
 
 from mechanome.core import (
     BadInput,
+    Left,
     MechanomeError,
     RunConfig,
     RunFolder,
@@ -43,30 +44,16 @@ RESULT = "result.json"
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Outcome(Left[StudyResult]):
     """What running a study leaves behind.
 
     Args:
-        found: the result.
-        folder: its run folder.
         recorded: the results file, where one was written.
         file: the name of the result's record in the folder.
     """
 
-    found: StudyResult
-    folder: Path
     recorded: Path | None = None
     file: str = RESULT
-
-    @property
-    def report(self) -> Path:
-        """The page."""
-        return self.folder / "report.html"
-
-    @property
-    def record(self) -> dict[str, Any]:
-        """The result as plain data, as `file` in the folder holds it."""
-        return self.found.record()
 
     def code(self, strict: bool) -> int:
         """The exit code: 1 where a judged claim failed and ``strict`` asks for that."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, TypeVar
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from mechanome.core import TIERS, BadInput, Claim, Interval, Tier
 
@@ -81,6 +82,17 @@ class Scale(Generic[S]):
     device: str | None = None
     dtype: str | None = None
     note: str = ""
+
+
+def measured_in(package: str) -> Callable[[Context[Any]], Measured]:
+    """`measure` of the module `measuring` in a study's package, which is imported when it is called: what a study
+    claims can be read without what it takes to measure it."""
+
+    def measure(context: Context[Any]) -> Measured:
+        found: Measured = import_module(f"{package}.measuring").measure(context)
+        return found
+
+    return measure
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from mechanome.circuits.finding.discovery import Discovery
 from mechanome.circuits.finding.rows import rows
 from mechanome.report import Line, number, spans
 from mechanome.report.rendering import share
+from mechanome.report.terminal import hanging, table
 
 _EDGES = 10
 """Listed; the folder has all."""
@@ -36,7 +37,7 @@ def _blocks(d: Discovery) -> Iterator[Any]:
     yield Text.assemble(word, ". ", _line(story.verdict(d)))
     yield Text()
     for place, step in enumerate(story.story(d), 1):
-        yield _hanging(f"{place}.", _line(step))
+        yield hanging(f"{place}.", _line(step))
     yield Text()
     yield Padding(_edges(d), _INDENT)
     about = f"Effects in {story.UNIT[d.halves.finding.metric]}; share of the whole effect, negative against the answer."
@@ -48,12 +49,12 @@ def _blocks(d: Discovery) -> Iterator[Any]:
         yield Text()
         yield Padding(_card(d), _INDENT)
     yield Text()
-    yield from (_hanging("\u00b7", Text(note, style="dim")) for note in d.notes)
+    yield from (hanging("\u00b7", Text(note, style="dim")) for note in d.notes)
 
 
 def _edges(d: Discovery) -> Table:
     what = "edge" if d.settings.level == "edge" else "source"
-    made = _table((f"strongest {what}s", "left"), ("estimate", "right"), ("exact", "right"), ("share", "right"))
+    made = table([(f"strongest {what}s", "left"), ("estimate", "right"), ("exact", "right"), ("share", "right")])
     for row in rows(d)[:_EDGES]:
         numbers = number(row.estimate, 3), number(row.exact, 3), share(row.share)
         made.add_row(row.name, *numbers, style="yellow" if row.remark else "")
@@ -61,7 +62,7 @@ def _edges(d: Discovery) -> Table:
 
 
 def _curve(d: Discovery) -> Table:
-    made = _table(("edges", "right"), ("found on", "right"), ("held out", "right"), ("95 % interval", "left"))
+    made = table([("edges", "right"), ("found on", "right"), ("held out", "right"), ("95 % interval", "left")])
     found, held = d.measures.finding.curve, d.measures.held_out.curve
     assert found is not None and held is not None
     for size, a, b in zip(held.sizes, found.faithfulness, held.faithfulness):
@@ -72,7 +73,7 @@ def _curve(d: Discovery) -> Table:
 
 def _card(d: Discovery) -> Table:
     assert d.stability is not None
-    made = _table(("size", "right"), ("Jaccard", "left"), ("by chance", "right"), ("Jaccard of nodes", "left"))
+    made = table([("size", "right"), ("Jaccard", "left"), ("by chance", "right"), ("Jaccard of nodes", "left")])
     for p in d.stability.points:
         nodes = "" if p.nodes is None else story.interval(p.nodes)
         made.add_row(p.named, story.interval(p.jaccard), number(p.chance, 3), nodes)
@@ -81,19 +82,3 @@ def _card(d: Discovery) -> Table:
 
 def _line(pieces: Line) -> Text:
     return Text.assemble(*((span.text, "bold" if span.role == "strong" else "") for span in spans(pieces)))
-
-
-def _hanging(mark: str, body: Text) -> Table:
-    """A line with a mark before it, below which no further line begins."""
-    grid = Table.grid(padding=(0, 1))
-    grid.add_column(width=2, justify="right")
-    grid.add_column()
-    grid.add_row(Text(mark, style="dim"), body)
-    return grid
-
-
-def _table(*columns: tuple[str, Any]) -> Table:
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name, justify in columns:
-        made.add_column(name, justify=justify, header_style="bold", overflow="fold")
-    return made

@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mechanome.core import Claim
-from mechanome.studies.context import Context
-from mechanome.studies.study import Measured, Quantity, Scale, Study
+from mechanome.studies.study import Quantity, Scale, Study, measured_in
 
 SCORERS = ("relevance", "activation", "rank")
 """How channels are scored; claims are about the first."""
@@ -47,12 +46,6 @@ class Settings:
     node_shares: tuple[float, ...] = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7)
     crops: int = 40
     photo_shares: tuple[float, ...] = (0.6, 0.8, 0.9, 0.95, 0.98, 1.0)
-
-
-def _measure(context: Context[Settings]) -> Measured:
-    from mechanome.studies.papers.certified_circuits.measuring import measure
-
-    return measure(context)
 
 
 _EACH = "mean over classes and seeds"
@@ -151,7 +144,7 @@ STUDY = Study(
         Quantity("photo-minus-same-size", "EfficientNet-Lite0: accuracy at the certified peak minus the same size"),
         Quantity("photo-found-again", "EfficientNet-Lite0: IoU of two halves, certified minus plain of the same size"),
     ),
-    measure=_measure,
+    measure=measured_in(__name__),
     scales={
         "smoke": Scale(
             Settings(

@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mechanome.core import Claim
-from mechanome.studies.context import Context
-from mechanome.studies.study import Measured, Quantity, Scale, Study
+from mechanome.studies.study import Quantity, Scale, Study, measured_in
 
 QUALITY = {
     "error": "share of prompts on which the circuit prefers the other answer than the model",
@@ -51,12 +50,6 @@ class Settings:
     bootstraps: int = 50
     sizes: tuple[int, ...] = (5, 10, 20, 30, 50)
     circuit: int = 20
-
-
-def _measure(context: Context[Settings]) -> Measured:
-    from mechanome.studies.papers.circuit_variance.measuring import measure
-
-    return measure(context)
 
 
 STUDY = Study(
@@ -122,7 +115,7 @@ STUDY = Study(
         Quantity("share-interaction", "share that is due to both together"),
         Quantity("cut-rest", "Jaccard index of 20 edges: simulated from normal scores minus measured"),
     ),
-    measure=_measure,
+    measure=measured_in(__name__),
     scales={
         "smoke": Scale(
             Settings(

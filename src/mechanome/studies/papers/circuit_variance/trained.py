@@ -12,19 +12,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import GPT2LMHeadModel
 
 from mechanome.circuits import Circuit, Graph, scores
 from mechanome.circuits.execution import execute
 from mechanome.circuits.metrics import faithfulness
 from mechanome.circuits.stability import stability_report
-from mechanome.core import Parts, fit, seeded
+from mechanome.core import fit
 from mechanome.engine import LogitDiff, load
+from mechanome.zoo.repetition import Repetition
 
-PERIOD = 8
-"""Tokens before they are repeated."""
-VOCAB = 24
+TASK = Repetition(period=8)
 SCORES = ("exact", "eap", "eap-ig", "clean-corrupted")
 INTERVENTIONS = ("patch", "zero", "mean", "noise")
 GRID = tuple((score, change) for score in SCORES for change in INTERVENTIONS)
@@ -33,25 +31,13 @@ _BEHIND = 4
 """Tokens of the repetition that a prompt shows."""
 
 
-def sequences(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Training sequences `[n, 2 * PERIOD]`, and where the repetition starts, `[n]`."""
-    first = torch.rand(n, VOCAB, generator=generator).argsort(1)[:, :PERIOD]
-    start = torch.randint(PERIOD, (n,), generator=generator)
-    return torch.cat([first, first.gather(1, _around(start))], 1), start
-
-
-def _around(start: Tensor) -> Tensor:
-    """Places of the first half, in the order in which they are repeated, `[n, PERIOD]`."""
-    return (start[:, None] + torch.arange(PERIOD)) % PERIOD
-
-
 def prompts(n: int, seed: int) -> tuple[Tensor, Tensor, LogitDiff]:
     """Prompts, counterfactuals `[n, pos]`, and the logit difference between what follows in the two."""
     generator = torch.Generator().manual_seed(seed)
-    whole = torch.rand(n, VOCAB, generator=generator).argsort(1)
-    first, foil = whole[:, :PERIOD], whole[:, PERIOD]
-    last = torch.randint(PERIOD - 1, (n,), generator=generator)  # what follows it the first time is no wrap
-    shown = first.gather(1, _around((last + 1 - _BEHIND) % PERIOD)[:, :_BEHIND])
+    whole = torch.rand(n, TASK.vocabulary, generator=generator).argsort(1)
+    first, foil = whole[:, : TASK.period], whole[:, TASK.period]
+    last = torch.randint(TASK.period - 1, (n,), generator=generator)  # what follows it the first time is no wrap
+    shown = first.gather(1, TASK.around((last + 1 - _BEHIND) % TASK.period)[:, :_BEHIND])
     clean = torch.cat([first, shown], 1)
     other = clean.clone()
     rows = torch.arange(n)
@@ -61,29 +47,10 @@ def prompts(n: int, seed: int) -> tuple[Tensor, Tensor, LogitDiff]:
 
 
 def train(seed: int, steps: int) -> GPT2LMHeadModel:
-    """The model of a seed, trained with AdamW on fresh sequences."""
-    config = GPT2Config(
-        vocab_size=VOCAB, n_embd=64, n_layer=2, n_head=4, n_positions=2 * PERIOD, bos_token_id=0, eos_token_id=0,
-        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
-    )  # fmt: skip
-    with seeded(seed):
-        model = GPT2LMHeadModel(config)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=steps, pct_start=0.1)
-    generator = torch.Generator().manual_seed(seed)
-
-    def step(_: int) -> dict[str, Tensor]:
-        ids = sequences(64, generator)[0]
-        logits = model(input_ids=ids).logits[:, PERIOD:-1]
-        loss = cross_entropy(logits.flatten(0, 1), ids[:, PERIOD + 1 :].flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        schedule.step()
-        return {"loss": loss}
-
-    fit(step, Parts(model=model, optimizer=optimizer), steps=steps, seed=seed, quiet=True)
-    return model.eval()
+    """The model of a seed."""
+    training = TASK.training(seed, steps)
+    fit(training.step, training.state, steps=steps, seed=seed, quiet=True)
+    return training.model.eval()
 
 
 def measured(seed: int, steps: int, inputs: int, sizes: Sequence[int], samples: int) -> dict[str, Any]:

@@ -11,8 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mechanome.core import Claim
-from mechanome.studies.context import Context
-from mechanome.studies.study import Measured, Quantity, Scale, Study
+from mechanome.studies.study import Quantity, Scale, Study, measured_in
 
 METRICS = {
     "contribution_layer": "contribution weights, layer form",
@@ -55,12 +54,6 @@ class Settings:
     top: int = 3
     layers: int = 1
     heavy: float = 0.5
-
-
-def _measure(context: Context[Settings]) -> Measured:
-    from mechanome.studies.papers.contribution_weights.measuring import measure
-
-    return measure(context)
 
 
 _SINK = (
@@ -127,7 +120,7 @@ STUDY = Study(
             "share of drawn prompts (until there are enough) that the decoder answers right, in one token",
         ),
     ),
-    measure=_measure,
+    measure=measured_in(__name__),
     scales={
         "smoke": Scale(Settings(prompts=1, candidates=8, masked=1, removed=1, layers=10), _SMALL, note="seconds"),
         "cpu": Scale(

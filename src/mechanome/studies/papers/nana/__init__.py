@@ -11,8 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mechanome.core import Claim
-from mechanome.studies.context import Context
-from mechanome.studies.study import Measured, Quantity, Scale, Study
+from mechanome.studies.study import Quantity, Scale, Study, measured_in
 
 BASES = {
     "svd": "singular vectors",
@@ -50,12 +49,6 @@ class Settings:
     layers: int = 1
     texts: int = 96
     steps: int = 120
-
-
-def _measure(context: Context[Settings]) -> Measured:
-    from mechanome.studies.papers.nana.measuring import measure
-
-    return measure(context)
 
 
 STUDY = Study(
@@ -126,7 +119,7 @@ STUDY = Study(
         ),
         Quantity("dictionary-fvu", "fraction of variance that it leaves unexplained; the units leave none"),
     ),
-    measure=_measure,
+    measure=measured_in(__name__),
     scales={
         "smoke": Scale(
             Settings(

@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mechanome.core import Claim
-from mechanome.studies.context import Context
-from mechanome.studies.study import Measured, Quantity, Scale, Study
+from mechanome.studies.study import Quantity, Scale, Study, measured_in
 
 KINDS = ("simple", "nounpp")
 """Templates."""
@@ -54,12 +53,6 @@ class Settings:
     steered: int = 50
     draws: int = 3
     wired: int = 30
-
-
-def _measure(context: Context[Settings]) -> Measured:
-    from mechanome.studies.papers.neuron_circuits.measuring import measure
-
-    return measure(context)
 
 
 _FEW = {"few": "30", "top": "100"}
@@ -124,7 +117,7 @@ STUDY = Study(
         Quantity("moved-nats-random", "the same with random neurons"),
         Quantity("moved-likeliest", "share of pairs in which the other state becomes the likeliest next token"),
     ),
-    measure=_measure,
+    measure=measured_in(__name__),
     scales={
         "smoke": Scale(
             Settings(

@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mechanome.core import Claim
-from mechanome.studies.context import Context
-from mechanome.studies.study import Measured, Quantity, Scale, Study
+from mechanome.studies.study import Quantity, Scale, Study, measured_in
 
 ARMS = {
     "single": "the query's own scores",
@@ -47,12 +46,6 @@ class Settings:
     effect: float = 1.0
     enough: float = 0.5
     target: float = 0.8
-
-
-def _measure(context: Context[Settings]) -> Measured:
-    from mechanome.studies.papers.query_circuits.measuring import measure
-
-    return measure(context)
 
 
 STUDY = Study(
@@ -93,7 +86,7 @@ STUDY = Study(
             "reach-best", "share of queries of which some circuit of up to 10000 edges by best of n has NDF >= 0.8"
         ),
     ),
-    measure=_measure,
+    measure=measured_in(__name__),
     scales={
         "smoke": Scale(
             Settings(queries=1, samples=1, candidates=12, budgets=(100, 1000), between=(300,), enough=0.0),

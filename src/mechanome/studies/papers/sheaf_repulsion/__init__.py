@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mechanome.core import Claim
-from mechanome.studies.context import Context
-from mechanome.studies.study import Measured, Quantity, Scale, Study
+from mechanome.studies.study import Quantity, Scale, Study, measured_in
 
 SEARCHES = {
     "acdc": "ACDC",
@@ -60,12 +59,6 @@ class Settings:
     lm_sparsity: float = 1.0
 
 
-def _measure(context: Context[Settings]) -> Measured:
-    from mechanome.studies.papers.sheaf_repulsion.measuring import measure
-
-    return measure(context)
-
-
 STUDY = Study(
     name="sheaf-repulsion",
     paper=10,
@@ -109,7 +102,7 @@ STUDY = Study(
         Quantity("language-density", "language model: mean share of edges of the sheaves"),
         Quantity("language-iou", "language model: IoU of the first two sheaves"),
     ),
-    measure=_measure,
+    measure=measured_in(__name__),
     scales={
         "smoke": Scale(
             Settings(

@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mechanome.core import Claim
-from mechanome.studies.context import Context
-from mechanome.studies.study import Measured, Quantity, Scale, Study
+from mechanome.studies.study import Quantity, Scale, Study, measured_in
 
 
 @dataclass(frozen=True)
@@ -36,12 +35,6 @@ class Settings:
     few: int = 4
     steps: int = 900
     prompts: int = 4
-
-
-def _measure(context: Context[Settings]) -> Measured:
-    from mechanome.studies.papers.singular_features.measuring import measure
-
-    return measure(context)
 
 
 STUDY = Study(
@@ -110,7 +103,7 @@ STUDY = Study(
         Quantity("induction", "small model, last checkpoint: the induction head's attention to what followed before"),
         Quantity("accuracy", "small model, last checkpoint: share of repeated tokens predicted"),
     ),
-    measure=_measure,
+    measure=measured_in(__name__),
     scales={
         "smoke": Scale(
             Settings(draws=1, toy=20, texts=1, layers=10, steps=20, prompts=1),

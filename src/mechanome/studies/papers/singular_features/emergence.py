@@ -11,36 +11,28 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from mechanome.circuits.native import attention_terms, sparseness
-from mechanome.core import Parts, fit, seeded
+from mechanome.core import fit
 from mechanome.engine import load
+from mechanome.zoo.repetition import Repetition
 
-PERIOD = 10
-"""Tokens before they are repeated."""
-VOCAB = 24
+TASK = Repetition(period=10)
 CHECKPOINTS = 10
 """Measured after the untrained model."""
 _DRAWS = 4
-_LR = 3e-3
 
 Places = list[tuple[int, int, int]]
 """Prompt, query and the key that followed the query's token the first time."""
 
 
-def sequences(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Different random tokens and their repetition, `[n, 2 * PERIOD]`; and where it starts, `[n]`."""
-    first = torch.rand(n, VOCAB, generator=generator).argsort(1)[:, :PERIOD]
-    start = torch.randint(PERIOD, (n,), generator=generator)
-    return torch.cat([first, first.gather(1, (start[:, None] + torch.arange(PERIOD)) % PERIOD)], 1), start
-
-
 def places(start: Tensor) -> Places:
     """Where an induction head should look: every query of the repetition whose token is followed by another one."""
     rows = range(len(start))
-    found = [(row, PERIOD + p, (int(start[row]) + p + 1) % PERIOD) for row in rows for p in range(PERIOD - 1)]
+    found = [
+        (row, TASK.period + p, (int(start[row]) + p + 1) % TASK.period) for row in rows for p in range(TASK.period - 1)
+    ]
     return [place for place in found if place[2]]
 
 
@@ -54,45 +46,26 @@ def measured(seed: int, steps: int, prompts: int) -> dict[str, Any]:
         own, rotated: sparseness per checkpoint, means over prompts and positions; induction: attention to what
         followed, per checkpoint; accuracy: of the last; layer, head: which.
     """
-    config = GPT2Config(
-        vocab_size=VOCAB, n_embd=64, n_layer=2, n_head=4, n_positions=2 * PERIOD, bos_token_id=0, eos_token_id=0,
-        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
-    )  # fmt: skip
-    with seeded(seed):
-        model = GPT2LMHeadModel(config)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=_LR, weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, _LR, total_steps=steps, pct_start=0.1)
-    generator = torch.Generator().manual_seed(seed)
-
-    def step(_: int) -> dict[str, Tensor]:
-        ids = sequences(64, generator)[0]
-        logits = model(input_ids=ids).logits[:, PERIOD:-1]
-        loss = cross_entropy(logits.flatten(0, 1), ids[:, PERIOD + 1 :].flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        schedule.step()
-        return {"loss": loss}
-
-    state = Parts(model=model, optimizer=optimizer, schedule=schedule)
+    training = TASK.training(seed, steps)
+    model, config = training.model, training.model.config
     saved = [_copy(model)]
     for checkpoint in range(CHECKPOINTS):
         some = steps * (checkpoint + 1) // CHECKPOINTS - steps * checkpoint // CHECKPOINTS
-        fit(step, state, steps=some, seed=seed + checkpoint, quiet=True)
+        fit(training.step, training.state, steps=some, seed=seed + checkpoint, quiet=True)
         saved.append(_copy(model))
-    ids, start = sequences(prompts, torch.Generator().manual_seed(seed + 1))
+    ids, start = TASK.sequences(prompts, torch.Generator().manual_seed(seed + 1))
     looked = places(start)
     scores = [_looking(one, config, ids, looked) for one in saved]
     layer, head = divmod(int(scores[-1].argmax()), config.n_head)
     terms = [_sparseness(one, config, ids, looked, (layer, head), seed) for one in saved]
-    test = sequences(256, torch.Generator().manual_seed(seed + 2))[0]
+    test = TASK.sequences(256, torch.Generator().manual_seed(seed + 2))[0]
     with torch.no_grad():
-        guess = model.eval()(input_ids=test).logits[:, PERIOD:-1].argmax(-1)
+        guess = model.eval()(input_ids=test).logits[:, TASK.period : -1].argmax(-1)
     return {
         "own": [own for own, _ in terms],
         "rotated": [rotated for _, rotated in terms],
         "induction": [float(score[layer, head]) for score in scores],
-        "accuracy": float((guess == test[:, PERIOD + 1 :]).double().mean()),
+        "accuracy": float((guess == test[:, TASK.period + 1 :]).double().mean()),
         "layer": layer,
         "head": head,
     }
