@@ -106,6 +106,17 @@ def test_usually_a_hundred_are_measured_and_what_it_costs_is_said(capsys: pytest
     assert capsys.readouterr().err == ""
 
 
+def test_of_sources_as_many_are_measured_as_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    found = screen(graph(), pair(2), METRIC, by="eap", level="node", verify=3)
+    assert "measuring 3 sources exactly: at most 6 forward passes" in " ".join(capsys.readouterr().err.split())
+    strongest = found.estimate.values.abs().argsort(descending=True, stable=True)[:3]
+    assert sorted(found.verified.nonzero()[:, 0].tolist()) == sorted(strongest.tolist())
+    exact = scores(graph(), pair(2), METRIC, method="exact", level="node", quiet=True)
+    assert torch.allclose(found.scores.values[strongest], exact.values[strongest], atol=1e-6)
+    with pytest.raises(BadInput, match="sources"):
+        screen(graph(), pair(2), METRIC, by="eap", level="node", verify=len(graph().sources) + 1)
+
+
 def test_what_an_edge_costs_is_what_runs_behind_it() -> None:
     def of(edge: str) -> float:
         return cost(Circuit.of(SMALL, [edge]), 3)
@@ -127,7 +138,7 @@ def test_what_measuring_sources_costs_is_said(capsys: pytest.CaptureFixture[str]
     screen(graph(), pair(2), METRIC, by="eap", level="node")
     n = len(graph().sources)
     said = " ".join(capsys.readouterr().err.split())
-    assert f"measuring all {n} sources exactly" in said and f"{2 * n} forward passes" in said
+    assert f"measuring {n} sources exactly" in said and f"{2 * n} forward passes" in said
 
 
 def test_scores_per_input_are_combined_input_by_input() -> None:

@@ -167,8 +167,8 @@ def screen(
     Args:
         graph, data, metric, intervention, per_input, budget: as in `scores`.
         by: the estimate, a name of `METHODS`.
-        verify: how many edges are measured; None for `VERIFIED`, or all where there are fewer; 0 for none. Sources are
-            few: all of them are measured, unless this is 0.
+        verify: how many are measured; 0 for none. None for `VERIFIED` edges, or all where there are fewer, and for all
+            sources, which are few unless MLPs are cut into units.
         level: "edge" or "node".
         quiet: no progress bar, and no word on what measuring costs.
         settings: `steps` and `quadrature` of `scores`.
@@ -177,24 +177,16 @@ def screen(
         BadInput: a method that estimates nothing, or more edges than there are; and as `scores`.
     """
     one_of("by", by, [name for name, method in METHODS.items() if method.estimate], "it is no estimate")
-    wanted = _wanted(graph, verify)
+    wanted = _wanted(graph, level, verify)
     shared: dict[str, Any] = {"intervention": intervention, "per_input": per_input, "budget": budget, "quiet": quiet}
     estimate = scores(graph, data, metric, method=by, level=level, **shared, **settings)
     if not wanted:
         return Screened(estimate, None)
-    if level == "node":
-        if not quiet:
-            every, runs = len(graph.sources), len(graph.sources) * len(estimate.clean)
-            notice(
-                f"measuring all {every:,} sources exactly: at most the work of {runs:,} forward passes of one "
-                "example; verify=0 leaves the estimates"
-            )
-        return Screened(estimate, scores(graph, data, metric, method="exact", level="node", **shared))
-    chosen = top(estimate, wanted)
+    chosen, examples = top(estimate, wanted), len(estimate.clean)
     if not quiet:
-        passes = cost(chosen, len(estimate.clean))
-        notice(f"measuring {wanted} edges exactly: about the work of {passes:,.0f} forward passes of one example")
-    return Screened(estimate, scores(graph, data, metric, method="exact", only=chosen, **shared))
+        things, work = _cost_of(level, chosen, wanted, examples)
+        notice(f"measuring {wanted:,} {things} exactly: {work} forward passes of one example; fewer with verify=")
+    return Screened(estimate, scores(graph, data, metric, method="exact", level=level, only=chosen, **shared))
 
 
 def top(found: Scores, size: int, by: By = "absolute") -> Circuit:
@@ -229,10 +221,17 @@ def cost(edges: Circuit, examples: int) -> float:
     return work * examples
 
 
-def _wanted(graph: Graph, verify: int | None) -> int:
+def _cost_of(level: Level, chosen: Circuit, wanted: int, examples: int) -> tuple[str, str]:
+    if level == "node":
+        return "sources", f"at most {wanted * examples:,}"
+    return "edges", f"about the work of {cost(chosen, examples):,.0f}"
+
+
+def _wanted(graph: Graph, level: Level, verify: int | None) -> int:
+    things, every = ("edges", graph.n_edges) if level == "edge" else ("sources", len(graph.sources))
     if verify is None:
-        return min(VERIFIED, graph.n_edges)
+        return min(VERIFIED, every) if level == "edge" else every
     found = whole(verify)
-    if found is None or not 0 <= found <= graph.n_edges:
-        raise BadInput(f"verify={verify!r}", f"the graph has {graph.n_edges} edges", "give how many, or 0 for none")
+    if found is None or not 0 <= found <= every:
+        raise BadInput(f"verify={verify!r}", f"the graph has {every} {things}", "give how many, or 0 for none")
     return found

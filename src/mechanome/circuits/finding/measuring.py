@@ -104,10 +104,9 @@ def check_sizes(asked: Settings, graph: Graph) -> None:
     """
     n = total(graph, asked.level)
     things = "edges" if asked.level == "edge" else "sources"
-    for name, value, there, what in (("size", asked.size, n, things), ("verify", asked.verify, graph.n_edges, "edges")):
-        most = there - 1 if name == "size" else there
+    for name, value, most in (("size", asked.size, n - 1), ("verify", asked.verify, n)):
         if value is not None and value > most:
-            raise BadInput(f"{name} {value:,}", f"the graph has {there:,} {what}", f"give at most {most:,}")
+            raise BadInput(f"{name} {value:,}", f"the graph has {n:,} {things}", f"give at most {most:,}")
 
 
 def _steps(ranked: Ranked, asked: Settings) -> list[Step]:
