@@ -18,8 +18,8 @@ METRIC = mn.LogitDiff(5, 7)
 
 @cache
 def opened(name: str) -> mn.Model:
-    """A family's model, shared by all tests, none of which may change it."""
-    module = build(name)
+    """A family's model with frozen weights, shared by all tests, none of which may change it."""
+    module = build(name).requires_grad_(False)
     settings: dict[str, Any] = {}
     if FAMILIES[name].kind == "custom":
         settings = {"layout": mn.Layout("blocks", feature_map=True, additive=False, unembed="fc"),

@@ -45,8 +45,6 @@ def graph_of(name: str) -> Graph:
 @cache
 def parts_of(name: str) -> Parts:
     module = opened(name).module
-    for p in module.parameters():
-        p.requires_grad_(False)
     return qwen3(module) if name == "qwen3" else FAMILIES[name](module)
 
 

@@ -28,8 +28,6 @@ def graph_of(name: str) -> Graph:
 
 @cache
 def parts_of(name: str) -> Parts:
-    for p in opened(name).module.parameters():
-        p.requires_grad_(False)
     return FAMILIES[name](opened(name).module)
 
 

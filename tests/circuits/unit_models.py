@@ -56,8 +56,6 @@ def halved(a: Tensor, b: Tensor) -> Tensor:
 def mlps(name: str, linear: bool = False) -> list[MLP]:
     """The MLPs of a model, as they are or as RelP has them."""
     module: Any = opened(name).module
-    for p in module.parameters():
-        p.requires_grad_(False)
     act = constant_factor if linear else lambda function: function
     product = halved if linear else torch.mul
     if name == "gpt2":
