@@ -151,10 +151,16 @@ def test_prompts_agree_in_number_and_differ_in_the_subject_alone() -> None:
     real = mn.load("smollm2-135m-instruct", check="off")
     data = Agreement.of(real, "nounpp", [("doctor", "doctors"), ("girl", "girls")])
     own, other = (["".join(row) for row in batch.tokens] for batch in (data.batch, data.other))
-    assert own[:2] == ["The doctor near the girls", "The doctors near the girl"]
-    assert other[:2] == ["The doctors near the girls", "The doctor near the girl"]
-    assert data.plural.tolist() == [False, True, False, True] and data.nouns == ("doctor", "doctor", "girl", "girl")
+    assert own[:4] == [
+        "The doctor near the girl", "The doctor near the girls",
+        "The doctors near the girl", "The doctors near the girls",
+    ]  # fmt: skip
+    assert other[:4] == [own[2], own[3], own[0], own[1]]
+    assert data.plural.tolist() == [False, False, True, True] * 2 and data.nouns == ("doctor",) * 4 + ("girl",) * 4
+    assert data.halves() == ([0, 1, 2, 3], [4, 5, 6, 7])
     logits = real.run(data.batch, logits="last").logits
-    assert logits is not None and float(data.metric(logits, torch.arange(4)).mean()) > 1
+    assert logits is not None and float(data.metric(logits, torch.arange(8)).mean()) > 1
+    simple = Agreement.of(real, "simple", [("doctor", "doctors")])
+    assert ["".join(row) for row in simple.batch.tokens] == ["The doctor", "The doctors"]
     one = data.take([3])
-    assert one.metric(logits[3:], torch.tensor([0])) == data.metric(logits, torch.arange(4))[3]
+    assert one.metric(logits[3:4], torch.tensor([0])) == data.metric(logits, torch.arange(8))[3]

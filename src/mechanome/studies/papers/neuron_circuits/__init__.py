@@ -138,7 +138,7 @@ STUDY = Study(
         "cpu": Scale(
             Settings(),
             {"decoder": "smollm2-135m-instruct"},
-            note="Three seeds of 32 training and 28 test prompts of two and five tokens; minutes on one thread.",
+            note="Three seeds of 32 training and 28 test prompts, and twice as many of nounpp; minutes on one thread.",
         ),
         "full": Scale(
             Settings(integrated=3, cities=24, steps=10),
@@ -151,10 +151,14 @@ STUDY = Study(
     seeds=(0, 1, 2),
     pilot=(100,),
     method=(
-        "Templates: 'The parents' and 'The doctor near the girls', whose second noun has the other number. Every noun "
-        "is used in both numbers; the counterfactual prompt has the subject in the other one. The metric is the mean "
-        "over is/are, was/were and has/have of the logit of the form that agrees minus that of the other. No token is "
-        "put in front.",
+        "Templates: 'The parents' and 'The doctor near the girls'. Every noun is used in both numbers, and so is the "
+        "second noun of every prompt: all four pairs of numbers are equally frequent. The counterfactual prompt has "
+        "the subject in the other number. The metric is the mean over is/are, was/were and has/have of the logit of "
+        "the form that agrees minus that of the other. No token is put in front.",
+        "The study was run again, on the same seeds and with the same thresholds, because its prompts were wrong: the "
+        "second noun of nounpp always had the other number. A model without the circuit then still agrees, with the "
+        "wrong noun, so completeness was -0.90 [-1.22, -0.73], where 0 would say that nothing is left, and met an "
+        "upper bound that is not meant for it. Faithfulness was 1.22 [1.06, 1.49].",
         "A seed draws 16 nouns to find circuits and 14 others to judge them. RelP: (value - counterfactual's value) "
         "times the gradient of a model whose norms, activations and attention are held linear, averaged over prompts; "
         "the circuit is the nodes with the largest averages by size. The plain gradient is the same without these "
@@ -172,11 +176,6 @@ STUDY = Study(
         "Exchange: the 50 neurons of one city are set, in another city's prompt, to their values in the first.",
     ),
     limits=(
-        "In nounpp the second noun always has the other number, and without the circuit's neurons the model agrees "
-        "with it: completeness is far below 0. That meets the threshold as it is written, an upper bound, but not what "
-        "it is for: 0 would say that nothing is left. With second nouns of both numbers, tried on the pilot seed, the "
-        "100 neurons have completeness 0.15 [-0.13, 0.40] instead of -1.03, and faithfulness 1.18 [1.01, 1.43] instead "
-        "of 1.52: on such prompts the claim would not be settled.",
         "One small language model; agreement in two templates (relative clauses are left out), and one relation.",
         "Two-hop facts ('the capital of the state containing Dallas') are not measured: a model this small does not "
         "know them, and the small model trained on them that the protocol allows for is left out.",

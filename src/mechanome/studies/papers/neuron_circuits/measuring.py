@@ -102,9 +102,9 @@ def _found(model: Model, at: tuple[str, int], size: Settings) -> dict[str, Any]:
     fill = Fill.means(nodes, train.batch)
     own = _scored(nodes, train, per_input=True)
     assert own.each is not None
-    odd = [i for i in range(train.batch.rows) if i // 2 % 2]
-    even = sorted(set(range(train.batch.rows)) - set(odd))
-    halves = [NodeScores(nodes, own.each[rows].mean(0), "relp", own.metric[rows]).top(size.top) for rows in (odd, even)]
+    halves = [
+        NodeScores(nodes, own.each[rows].mean(0), "relp", own.metric[rows]).top(size.top) for rows in train.halves()
+    ]
     plain = _scored(nodes, train, "gradient")
     top = own.top(size.top)
     # By its attribution to the plural form: the metric, of the form that agrees, turns its sign with the subject.
