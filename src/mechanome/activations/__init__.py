@@ -1,0 +1,28 @@
+"""Labelled activations: streams of them, the store on disk, and accumulators that merge.
+
+from mechanome.activations import harvest
+
+store = harvest(mn.load("smollm2-135m-instruct"), "notes.txt", "resid_post.15", tokens=100_000)
+for batch in store.stream(epochs=1):
+    batch.x  # [row, d]
+
+Names are imported when first used.
+"""
+
+from typing import TYPE_CHECKING
+
+from mechanome.lazy import offer
+
+if TYPE_CHECKING:
+    from mechanome.activations.activations import ROLES, Activations
+    from mechanome.activations.arrays import ArrayActivations
+    from mechanome.activations.stream import ActivationStream
+
+__all__ = [
+    "ROLES",
+    "ActivationStream",
+    "Activations",
+    "ArrayActivations",
+]
+
+offer(__name__)
