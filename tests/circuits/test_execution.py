@@ -202,6 +202,18 @@ def test_masks_of_sources_are_masks_of_their_edges(name: str) -> None:
     assert apart(*slopes) < 1e-5
 
 
+@pytest.mark.parametrize("name", ["gpt2", "gemma2"])
+def test_a_graph_that_is_kept_is_gone_through_twice(name: str) -> None:
+    graph = graph_of(name)
+    masks = (torch.rand(2, *graph.shape, generator=torch.Generator().manual_seed(3)) * graph.mask).requires_grad_(True)
+    logits = Prepared.of(graph, pair(2), METRIC).logits(masks)
+    one, other, both = (
+        torch.autograd.grad(loss.sum(), masks, retain_graph=True)[0]
+        for loss in (logits[..., 5], logits[0], logits[..., 5].sum() + logits[0].sum())
+    )
+    assert apart(one + other, both) < 1e-5 and one.abs().max() > 1e-3
+
+
 def test_soft_masks_leave_flags_as_they_were() -> None:
     model = mn.load(opened("gpt2").module)
     parameter = next(model.module.parameters())

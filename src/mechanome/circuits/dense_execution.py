@@ -1,7 +1,8 @@
 """Circuits run as rows of one pass of the whole model: every target's stream is a product of its mask with the changes.
 
 The model runs as it is; at each source its change is kept, at each target what it reads is put together and set. The
-products are written so that gradients reach the masks without a copy of the changes per target. Of an MLP's units,
+products are written so that gradients reach the masks without a copy of the changes per target, and so that gradients
+of all targets of a source add up in one place: changes are one tensor, and so are their gradients. Of an MLP's units,
 which may be many, only the coordinates are kept; what they write is summed at once where all targets share a mask, and
 per target where not.
 """
@@ -67,7 +68,9 @@ class _State:
             MLP are held as one, already masked, or not at all.
         held: masks of what is held, as `masks`.
         slots: which of them belong to each group of sources.
-        pieces: per group of sources, its changes with their gradients.
+        written: the groups that are held and have written.
+        gradients: of `changes`, filled by the backward pass; None where there will be none.
+        order: a number that every source and every sum hands on, so that the backward pass visits them in reverse.
         coordinates: per group of units that is not held, their changes, `[circuit, token, unit]`.
     """
 
@@ -76,9 +79,11 @@ class _State:
     changes: Tensor = field(init=False)
     held: Tensor = field(init=False)
     slots: list[slice] = field(init=False, default_factory=list)
-    pieces: dict[int, Tensor] = field(init=False, default_factory=dict)
+    written: list[int] = field(init=False, default_factory=list)
+    gradients: Tensor | None = field(init=False, default=None)
+    order: Tensor = field(init=False)
     coordinates: dict[int, Tensor] = field(init=False, default_factory=dict)
-    _latest: tuple[int, Tensor] | None = None
+    _latest: tuple[int, dict[Reads, Tensor]] | None = None
 
     def __post_init__(self) -> None:
         by_source, count, masks = self.masks.dim() == 2, 0, []
@@ -89,7 +94,10 @@ class _State:
             count = self.slots[-1].stop
         self.held = torch.cat(masks, 1)
         shape = (len(self.masks), count, self.base.n_tokens, self.base.d_model)
-        self.changes = torch.empty(shape, dtype=self.masks.dtype, device=self.masks.device)
+        self.changes = self.masks.new_empty(shape)
+        self.order = self.masks.new_zeros(1)
+        if torch.is_grad_enabled():
+            self.gradients = self.masks.new_zeros(shape)
 
     def source(self, number: int, writes: Writes) -> Callable[[Tensor, Call], None]:
         """The operation at a group of sources."""
@@ -104,7 +112,10 @@ class _State:
                 self.coordinates[number] = value.squeeze(-1)
                 return
             self.changes[:, self.slots[number]] = added.detach()
-            self.pieces[number] = added if added.requires_grad else added.new_empty(0)
+            self.written.append(number)
+            if added.requires_grad:
+                assert self.gradients is not None
+                self.order = _Written.apply(self.order, added, self.gradients[:, self.slots[number]])
 
         return keep
 
@@ -119,8 +130,7 @@ class _State:
         reader = Reader.of(self.base, reads)
 
         def put(x: Tensor, call: Call) -> Tensor:
-            change = self._change(phase)
-            own = change if change.shape[1] == 1 else change[:, phase.own(reads)]
+            own = self._change(phase)[reads]
             new = reader.plain(own[:, 0]) if reads.weight is None else self._projected(reader, own)
             return self.base.scatter(reads.site, new).to(x)
 
@@ -139,24 +149,28 @@ class _State:
             found = found * reader.scale(x)
         return found.permute(1, 2, 0, 3) + reader.constant
 
-    def _change(self, phase: Phase) -> Tensor:
+    def _change(self, phase: Phase) -> dict[Reads, Tensor]:
+        """What each group of a phase's targets reads, `[circuit, target or one, token, d_model]`."""
         if self._latest is None or self._latest[0] != phase.number:
             self._latest = None  # a phase's streams are the largest tensors there are: never hold two
-            self._latest = phase.number, self.base.change(phase, lambda a, b: self._sum(phase, a, b))
+            change = self.base.change(phase, lambda a, b: self._sum(phase, a, b))
+            counts = [reads.group.count for reads in phase.reads]
+            own = [change] * len(counts) if change.shape[1] == 1 else change.split(counts, 1)
+            self._latest = phase.number, dict(zip(phase.reads, own))
         return self._latest[1]
 
     def _sum(self, phase: Phase, start: int, stop: int) -> Tensor:
         """The masked sums of consecutive sources, `[circuit, target, token, d_model]`."""
         writes = self.base.wiring.writes
         numbers = [i for i, w in enumerate(writes) if start <= w.group.first < stop]
-        held = [i for i in numbers if i in self.pieces]
+        held = [i for i in numbers if i in self.written]
         total: Tensor | None = None
         if held:
             span = slice(self.slots[held[0]].start, self.slots[held[-1]].stop)
             mask = self.held[:, span]
             mask = mask.unsqueeze(1) if mask.dim() == 2 else mask[:, :, phase.targets].transpose(1, 2)
-            counts = [self.slots[i].stop - self.slots[i].start for i in held]
-            total = _MaskedSum.apply(mask, self.changes[:, span], counts, *(self.pieces[i] for i in held))
+            gradients = None if self.gradients is None else self.gradients[:, span]
+            total, self.order = _MaskedSum.apply(mask, self.order, self.changes[:, span], gradients)
         for i in (i for i in numbers if i in self.coordinates):
             mask = self.masks[:, writes[i].group.nodes, phase.targets].transpose(1, 2)
             part = self._together(writes[i], self.coordinates[i].unsqueeze(1) * mask.unsqueeze(2))
@@ -165,25 +179,40 @@ class _State:
         return total
 
 
-class _MaskedSum(torch.autograd.Function):
-    """`mask [circuit, target, source] @ values [circuit, source, token, d_model]`.
+class _Written(torch.autograd.Function):
+    """A group of sources that has written: hands its gradient back once all sums that read it have added theirs.
 
-    The values are given twice: as one tensor that is shared by all sums and not copied, and as the pieces it was put
-    together from, which receive the gradients.
+    What it hands back it takes out, so that a graph that is kept may be gone through again.
     """
 
     @staticmethod
-    def forward(ctx: Any, mask: Tensor, values: Tensor, counts: list[int], *pieces: Tensor) -> Tensor:
-        ctx.mask, ctx.values, ctx.counts = mask, values, counts
-        return torch.bmm(mask, values.flatten(2)).unflatten(2, values.shape[2:])
+    def forward(ctx: Any, order: Tensor, added: Tensor, gradients: Tensor) -> Tensor:
+        ctx.gradients = gradients
+        return order.clone()
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        gradient = gradients[0].flatten(2)
+    def backward(ctx: Any, *passed: Tensor) -> tuple[Tensor | None, ...]:
+        found = ctx.gradients.clone()
+        ctx.gradients.zero_()
+        return passed[0], found, None
+
+
+class _MaskedSum(torch.autograd.Function):
+    """`mask [circuit, target, source] @ values [circuit, source, token, d_model]`.
+
+    The values are shared by all sums and not copied. Their gradient is added in place to `gradients`, where `_Written`
+    takes it.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, mask: Tensor, order: Tensor, values: Tensor, gradients: Tensor | None) -> Any:
+        ctx.mask, ctx.values, ctx.gradients = mask, values, gradients
+        return torch.bmm(mask, values.flatten(2)).unflatten(2, values.shape[2:]), order.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *passed: Tensor) -> tuple[Tensor | None, ...]:
+        gradient, order = passed[0].flatten(2), passed[1]
         to_mask = torch.bmm(gradient, ctx.values.flatten(2).transpose(1, 2)) if ctx.needs_input_grad[0] else None
-        wanted = ctx.needs_input_grad[3:]
-        to_values: list[Tensor | None] = [None] * len(wanted)
-        if any(wanted):
-            every = torch.bmm(ctx.mask.transpose(1, 2), gradient).unflatten(2, ctx.values.shape[2:])
-            to_values = [part if w else None for part, w in zip(every.split(ctx.counts, 1), wanted)]
-        return (to_mask, None, None, *to_values)
+        for total, mask, own in zip(ctx.gradients.flatten(2), ctx.mask, gradient):
+            total.addmm_(mask.T, own)
+        return to_mask, order, None, None
