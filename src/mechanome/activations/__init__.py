@@ -16,6 +16,7 @@ from mechanome.lazy import offer
 if TYPE_CHECKING:
     from mechanome.activations.activations import ROLES, Activations
     from mechanome.activations.arrays import ArrayActivations
+    from mechanome.activations.planted import PlantedFeatures
     from mechanome.activations.stream import ActivationStream
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "ActivationStream",
     "Activations",
     "ArrayActivations",
+    "PlantedFeatures",
 ]
 
 offer(__name__)
