@@ -1,0 +1,61 @@
+"""Dictionaries of activations: sparse autoencoders and kin, fitted fast and exactly, measured, saved and used."""
+
+from typing import TYPE_CHECKING
+
+from mechanome.lazy import offer
+
+if TYPE_CHECKING:
+    from mechanome.dictionaries.architectures import (
+        ARCHITECTURES,
+        BatchTopK,
+        Crosscoder,
+        Gated,
+        JumpReLU,
+        Matryoshka,
+        PolySAE,
+        Recipe,
+        ReLU,
+        SkipTranscoder,
+        TopK,
+        Transcoder,
+        recipe_of,
+    )
+    from mechanome.dictionaries.autoencoder import PolynomialAutoencoder, SparseAutoencoder
+    from mechanome.dictionaries.basis import LatentBasis
+    from mechanome.dictionaries.capabilities import Interacting, LinearEncoder, MultiSite, Skip, Thresholded
+    from mechanome.dictionaries.codes import SparseCodes
+    from mechanome.dictionaries.dictionary import Dictionary
+    from mechanome.dictionaries.norm import Affine
+    from mechanome.dictionaries.pattern import Pattern
+    from mechanome.dictionaries.spec import DictionarySpec
+
+__all__ = [
+    "ARCHITECTURES",
+    "Affine",
+    "BatchTopK",
+    "Crosscoder",
+    "Dictionary",
+    "DictionarySpec",
+    "Gated",
+    "Interacting",
+    "JumpReLU",
+    "LatentBasis",
+    "LinearEncoder",
+    "Matryoshka",
+    "MultiSite",
+    "Pattern",
+    "PolySAE",
+    "PolynomialAutoencoder",
+    "ReLU",
+    "Recipe",
+    "Skip",
+    "SkipTranscoder",
+    "SparseAutoencoder",
+    "SparseCodes",
+    "Thresholded",
+    "TopK",
+    "Transcoder",
+    "recipe_of",
+]
+
+offer(__name__)
