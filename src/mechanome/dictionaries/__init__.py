@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mechanome.dictionaries.capabilities import Interacting, LinearEncoder, MultiSite, Skip, Thresholded
     from mechanome.dictionaries.codes import SparseCodes
     from mechanome.dictionaries.dictionary import Dictionary
+    from mechanome.dictionaries.fitting.fit import DictionaryFit, fit
     from mechanome.dictionaries.norm import Affine
     from mechanome.dictionaries.pattern import Pattern
     from mechanome.dictionaries.spec import DictionarySpec
@@ -35,6 +36,7 @@ __all__ = [
     "BatchTopK",
     "Crosscoder",
     "Dictionary",
+    "DictionaryFit",
     "DictionarySpec",
     "Gated",
     "Interacting",
@@ -55,6 +57,7 @@ __all__ = [
     "Thresholded",
     "TopK",
     "Transcoder",
+    "fit",
     "recipe_of",
 ]
 

@@ -33,4 +33,4 @@ def auxiliary_loss(trace: Trace, dead: Tensor, k: int) -> Tensor:
     codes = SparseCodes.at(Pattern.of_columns(latents, len(dead)), values.relu().reshape(-1))
     decoder = model.decoder
     guess = decoder.expand(codes.matmul(decoder.table[dead])) - decoder.b_dec
-    return (few / k) * (trace.error - guess).square().sum(1).mean()
+    return (few / k) * trace.mean((trace.error - guess).square().sum())

@@ -1,8 +1,8 @@
 """Dictionaries: activations as sparse sums of directions.
 
 A :class:`Dictionary` encodes rows of activations into sparse codes and decodes codes back. What it does in between is
-its own affair (see :mod:`mechanome.dictionaries.capabilities` for what some can do besides). Its `norm` maps activations
-to the space its weights live in and is part of it: everything that goes in or comes out is in raw activation space.
+its own affair (see :mod:`mechanome.dictionaries.capabilities` for what some can do besides). Its `norm` maps
+activations to the space its weights live in and is part of it: what goes in or comes out is in raw activation space.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from mechanome.dictionaries.autoencoder import SparseAutoencoder
 from mechanome.dictionaries.codes import SparseCodes
+from mechanome.dictionaries.crew import ALONE, Crew
 from mechanome.dictionaries.scores import Scorer
 
 
@@ -22,6 +23,8 @@ class Trace:
         pre: pre-activations at the code's places `[nnz]`.
         codes: `[row, latent]`.
         stages: reconstructions from growing prefixes of latents `[row, stage, d_out]`; the last is the whole.
+        rows: of the whole batch, of which this may be one process's part.
+        crew: the processes that have the other parts.
     """
 
     model: SparseAutoencoder
@@ -30,13 +33,23 @@ class Trace:
     pre: Tensor
     codes: SparseCodes
     stages: Tensor
+    rows: int
+    crew: Crew = ALONE
 
     @classmethod
-    def of(cls, model: SparseAutoencoder, x: Tensor, target: Tensor, scorer: Scorer) -> Trace:
-        """Run a dictionary on normalized rows."""
+    def of(
+        cls,
+        model: SparseAutoencoder,
+        x: Tensor,
+        target: Tensor,
+        scorer: Scorer,
+        rows: int | None = None,
+        crew: Crew = ALONE,
+    ) -> Trace:
+        """Run a dictionary on normalized rows; `rows` as above, all that are given if None."""
         pre, codes = model.chosen(x, scorer)
         stages = model.skipped(model.decoder.stages(codes), x.unsqueeze(1))
-        return cls(model, x, target, pre, codes, stages)
+        return cls(model, x, target, pre, codes, stages, len(x) if rows is None else rows, crew)
 
     @property
     def error(self) -> Tensor:
@@ -45,9 +58,9 @@ class Trace:
 
     def reconstruction_loss(self) -> Tensor:
         """Squared error, summed over d, mean over rows and stages."""
-        errors = self.target.unsqueeze(1) - self.stages
-        return errors.square().sum() / (errors.shape[0] * errors.shape[1])
+        return self.mean((self.target.unsqueeze(1) - self.stages).square().sum() / self.stages.shape[1])
 
-    def mean_over_rows(self, values: Tensor) -> Tensor:
-        """Sum of something per place `[nnz]`, mean over rows."""
-        return values.sum() / self.codes.rows
+    def mean(self, total: Tensor) -> Tensor:
+        """A sum over these rows as the mean over all of the batch; gradients are this part's share."""
+        part = total / self.rows
+        return part if self.crew.alone else part + (self.crew.total(part) - part).detach()

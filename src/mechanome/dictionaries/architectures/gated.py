@@ -37,6 +37,6 @@ class Gated(ReLU):
         through = decoder.expand(SparseCodes.at(trace.codes.pattern, gates).matmul(decoder.table.detach()))
         by_gates = trace.model.skipped(through - decoder.b_dec + decoder.b_dec.detach(), trace.x)
         return {
-            "l1": self.l1 * trace.mean_over_rows(gates * decoder.norms().detach()[trace.codes.indices]),
-            "gate": (trace.target - by_gates).square().sum(1).mean(),
+            "l1": self.l1 * trace.mean((gates * decoder.norms().detach()[trace.codes.indices]).sum()),
+            "gate": trace.mean((trace.target - by_gates).square().sum()),
         }

@@ -69,9 +69,9 @@ class JumpReLU(Recipe):
         assert isinstance(selector, JumpSelector)
         if self.penalty == "tanh":
             norms = trace.model.decoder.norms().detach()[codes.indices]
-            count = trace.mean_over_rows((self.tanh_scale * codes.values * norms).tanh())
+            count = trace.mean((self.tanh_scale * codes.values * norms).tanh().sum())
         else:
-            count = trace.mean_over_rows(selector.active(trace.pre, codes.pattern))
+            count = trace.mean(selector.active(trace.pre, codes.pattern).sum())
         excess = count if self.l0 is None else (count / self.l0 - 1).square()
         return {"sparsity": self.sparsity * excess}
 

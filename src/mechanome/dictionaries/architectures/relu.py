@@ -44,4 +44,4 @@ class ReLU(Recipe):
 
     def penalties(self, trace: Trace) -> dict[str, Tensor]:
         norms = trace.model.decoder.norms()[trace.codes.indices]
-        return {"l1": self.l1 * trace.mean_over_rows(trace.codes.values * norms)}
+        return {"l1": self.l1 * trace.mean((trace.codes.values * norms).sum())}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from mechanome.dictionaries.crew import ALONE, Crew
 from mechanome.dictionaries.pattern import Pattern
 from mechanome.dictionaries.selectors.selector import Exactly, Selector
 from mechanome.dictionaries.selectors.top_k import check_k
@@ -35,36 +36,40 @@ class BatchTopKSelector(Selector):
         super().__init__()
         check_k(k, width)
         self.k, self.momentum = k, momentum
+        self.crew = ALONE  # processes whose parts of a batch compete together; a fit sets it
         self.register_buffer("threshold", torch.tensor(-1.0))  # negative: no batch seen, every positive one passes
 
     def places(self, scores: Tensor, exactly: Exactly) -> tuple[Pattern, Tensor]:
         if not self.training:
             pattern = Pattern.of_mask(scores > self.threshold.clamp_min(0))
             return pattern, exactly(pattern)
-        wanted = self.k * len(scores)
+        wanted = self.k * int(self.crew.total(torch.tensor(len(scores), device=scores.device)))
         candidates = _candidates(scores, wanted)
         pre = exactly(candidates)
-        chosen = largest(pre, wanted)
+        chosen = largest(pre, wanted, self.crew)
         pattern, pre = candidates.keep(chosen), pre[chosen]
         self._watch(pre)
         return pattern, pre
 
     @torch.no_grad()
     def _watch(self, chosen: Tensor) -> None:
-        positive = chosen[chosen > 0]
+        positive = torch.cat(self.crew.gather(chosen[chosen > 0]))
         if len(positive):
             least = positive.min()
             seen = self.threshold >= 0
             self.threshold.copy_(torch.where(seen, self.threshold.lerp(least, self.momentum), least))
 
 
-def largest(values: Tensor, n: int) -> Tensor:
-    """A mask of the n largest `[len(values)]`; of equal ones the first. All where there are no more than n."""
-    if len(values) <= n:
+def largest(values: Tensor, n: int, crew: Crew = ALONE) -> Tensor:
+    """A mask of the n largest `[len(values)]`, over all of a crew's processes; of equal ones the first."""
+    parts = crew.gather(values)
+    everything = torch.cat(parts)
+    if len(everything) <= n:
         return torch.ones_like(values, dtype=torch.bool)
-    least = torch.topk(values, n, sorted=False).values.min()
+    least = torch.topk(everything, n, sorted=False).values.min()
     above, equal = values > least, values == least
-    return above | (equal & (equal.cumsum(0) <= n - above.sum()))
+    before = sum(int((part == least).sum()) for part in parts[: crew.rank])
+    return above | (equal & (equal.cumsum(0) + before <= n - (everything > least).sum()))
 
 
 def _candidates(scores: Tensor, wanted: int) -> Pattern:

@@ -1,0 +1,72 @@
+"""Several dictionaries learning from one stream: the step that the fit loop calls."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from mechanome.activations import Activations
+from mechanome.dictionaries.fitting.ends import Ends, Sites, normalized
+from mechanome.dictionaries.fitting.history import History
+from mechanome.dictionaries.fitting.trainee import Trainee
+from mechanome.dictionaries.norm import Affine
+
+OnMetrics = Callable[[int, dict[str, float]], None]
+
+
+class Session:
+    """One step of all.
+
+    Args:
+        names: of the dictionaries.
+        trainees: the dictionaries.
+        ends: where each reads and writes.
+        norms: of each tuple of sites.
+        widths: of each site.
+        log_every: steps between records.
+        on_metrics: told each record, as (steps done, metrics).
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        trainees: Sequence[Trainee],
+        ends: Sequence[Ends],
+        norms: Mapping[Sites, Affine],
+        widths: Mapping[str, int],
+        log_every: int,
+        on_metrics: OnMetrics | None,
+    ) -> None:
+        self.names, self.trainees, self.ends, self.norms, self.widths = names, trainees, ends, norms, widths
+        self.log_every, self.on_metrics = log_every, on_metrics
+        self.history = History(len(trainees))
+        self._clock, self._rows = time.monotonic(), 0
+
+    def step(self, batch: Activations) -> dict[str, float]:
+        """Let every dictionary learn from a batch; returns the means of their metrics."""
+        rows = normalized(batch, self.norms, self.widths)
+        each = []
+        for trainee, ends in zip(self.trainees, self.ends):
+            metrics = trainee.step(rows[ends.read], rows[ends.written])
+            each.append({name: float(value) for name, value in metrics.items()})
+        self._rows += batch.rows
+        done = self.trainees[0].steps
+        if done % self.log_every == 0:
+            self._log(done, each)
+        means = {name: sum(metrics[name] for metrics in each) / len(each) for name in each[0]}
+        # A mean does not say whose loss broke; the loop refuses, and names, what is not finite.
+        broken = {f"loss of {n}": m["loss"] for n, m in zip(self.names, each) if not math.isfinite(m["loss"])}
+        return {**means, **broken}
+
+    def _log(self, done: int, each: Sequence[Mapping[str, float]]) -> None:
+        now = time.monotonic()
+        speed = self._rows / max(now - self._clock, 1e-9)
+        self._clock, self._rows = now, 0
+        seen = float(self.trainees[0].rows)
+        self.history.add([{"step": float(done), "rows": seen, **m, "rows_per_second": speed} for m in each])
+        if self.on_metrics is not None:
+            several = len(each) > 1
+            named = [(f"{n}/" if several else "", m) for n, m in zip(self.names, each)]
+            flat = {f"{prefix}{key}": value for prefix, m in named for key, value in m.items()}
+            self.on_metrics(done, {**flat, "rows": seen, "rows_per_second": speed})
