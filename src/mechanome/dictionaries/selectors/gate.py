@@ -31,4 +31,5 @@ class GateSelector(Selector):
 
     def values(self, pre: Tensor, pattern: Pattern, bias: Tensor) -> Tensor:
         at = pattern.indices
-        return (self.r_mag[at].exp() * (pre - bias[at]) + self.b_mag[at]).relu()
+        # Scores of low precision may have let a latent in whose gate is closed.
+        return (self.r_mag[at].exp() * (pre - bias[at]) + self.b_mag[at]).relu() * (pre > 0)
