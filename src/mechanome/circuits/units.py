@@ -247,4 +247,9 @@ def _bytes(value: Any) -> bytes:
         return repr(value).encode()
     if isinstance(value, (tuple, list)):
         return b",".join(_bytes(v) for v in value)
+    if isinstance(value, Mapping):
+        return b",".join(f"{name}=".encode() + _bytes(v) for name, v in sorted(value.items()))
+    if isinstance(value, nn.Module) or (is_dataclass(value) and not isinstance(value, type)):
+        # What a basis is made of counts with all it holds: a dictionary behind the basis of its latents.
+        return b",".join(f"{name}=".encode() + _bytes(v) for name, v in _held(value))
     return type(value).__name__.encode()

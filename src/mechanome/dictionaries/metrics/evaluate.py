@@ -41,7 +41,7 @@ class _Passed:
     legacy: LegacySums = field(default_factory=LegacySums)
 
     def update(self, rows: Activations, dictionary: Dictionary, parts: Mapping[str, Split], legacy: bool) -> None:
-        x, target = _joined(rows, dictionary.spec.sites_in), _joined(rows, dictionary.spec.sites_out)
+        x, target = joined(rows, dictionary.spec.sites_in), joined(rows, dictionary.spec.sites_out)
         with torch.no_grad():
             codes = dictionary.encode(x)
             made = dictionary.decode(codes, x)
@@ -55,7 +55,7 @@ class _Passed:
             self.sums[name].update(target[mask], made[mask], own, active[mask.to(active.device)])
 
 
-def _joined(rows: Activations, sites: Sequence[str]) -> Tensor:
+def joined(rows: Activations, sites: Sequence[str]) -> Tensor:
     """Values of the sites side by side, in fp32; of the only site where a dictionary does not say which."""
     return torch.cat([rows[site].float() for site in sites], dim=-1) if sites else rows.x.float()
 

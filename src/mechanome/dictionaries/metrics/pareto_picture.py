@@ -87,8 +87,8 @@ def pareto_page(found: Pareto) -> Page:
         verdict=(f"{len(best)} of {count} on the front", True, (f"Nothing is better in both: {names}.",)),
         story=(),
         sections=(section,),
-        measured=("Numbers come from the long table of `evaluate`, which says the definition of each.",),
-        limits=("A front is of the data that it was measured on.",),
+        measured=(("Numbers come from the long table of `evaluate`, which says the definition of each.",),),
+        limits=(("A front is of the data that it was measured on.",),),
     )
 
 

@@ -1,0 +1,14 @@
+"""Features: cards that show what latents fire on and say, and handles that change them."""
+
+from typing import TYPE_CHECKING
+
+from mechanome.lazy import offer
+
+if TYPE_CHECKING:
+    from mechanome.dictionaries.features.cards import Example, FeatureCard, FeatureCards
+    from mechanome.dictionaries.features.latent import Latent
+    from mechanome.dictionaries.features.logit_effects import logit_effects, similar
+
+__all__ = ["Example", "FeatureCard", "FeatureCards", "Latent", "logit_effects", "similar"]
+
+offer(__name__)
