@@ -68,11 +68,14 @@ def test_few_edges_and_what_is_found_without_them(stored: Stored) -> None:
 
 
 def test_sheaves_of_the_language_model(stored: Stored) -> None:
-    two = [{**packed(stored.graph, [s], [0.8]), "total": 100, "prompts": [10, 10]} for s in ([0, 1, 2], [2, 3])]
+    each = (([0, 1, 2], 0.8), ([2, 3], 0.6))
+    two = [{**packed(stored.graph, [s], [r]), "total": 100, "prompts": [10, 10]} for s, r in each]
     found = measuring._language(Stored(stored.graph, [], [], [], [], [], [], two))
     assert found["language-iou"].interval.estimate == 0.25
     assert found["language-density"].interval.estimate == 0.025
-    assert found["language-accuracy"].interval.estimate == pytest.approx(0.8)
+    assert found["language-accuracy"].interval.estimate == pytest.approx(0.7)
+    assert found["language-accuracy"].interval.n == 10 and "0.800, 0.600" in found["language-accuracy"].note
+    assert found["language-random"].interval.estimate == 0.5 and "would share 0.1" in found["language-iou"].note
 
 
 def test_the_study_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

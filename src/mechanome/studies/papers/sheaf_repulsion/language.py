@@ -25,8 +25,9 @@ def sheaf(model: Model, seed: int, size: Settings, before: Sequence[Tensor]) -> 
     """
     train, test, right = _prompts(model, seed, size)
     recipe = SheafRecipe(
-        epochs=size.lm_epochs, batch=size.lm_batch, rate=size.lm_rate, sparsity=size.lm_sparsity, repel=size.repel
-    )
+        epochs=size.lm_epochs, batch=size.lm_batch, rate=size.lm_rate, start=size.lm_start, gate=size.lm_gate,
+        sparsity=size.lm_sparsity, repel=size.lm_repel,
+    )  # fmt: skip
     graph = Graph.of(model)
     trainer = SheafTrainer.of(graph, train, test=test, recipe=recipe, seed=seed, quiet=True)
     found = trainer.many(1, apart_from=[Circuit(graph, edges) for edges in before], seed=seed + len(before))

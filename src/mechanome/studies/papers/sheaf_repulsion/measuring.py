@@ -198,17 +198,25 @@ def _few(stored: Stored) -> dict[str, Effect]:
 
 
 def _language(stored: Stored) -> dict[str, Effect]:
-    names = ("language-accuracy", "language-complement", "language-density", "language-iou")
+    rows = {"language-accuracy": "right", "language-complement": "without", "language-random": "random"}
+    counts = ("language-density", "language-iou")
     if not stored.language:
-        return dict.fromkeys(names, Effect(None, "the language model is left out at this size"))
+        return dict.fromkeys((*rows, *counts), Effect(None, "the language model is left out at this size"))
     edges = [found["edges"][0] for found in stored.language]
     sizes = [int(e.sum()) for e in edges]
     total = stored.language[0]["total"]
-    both = (edges[0] | edges[-1]).sum()
-    share = float((edges[0] & edges[-1]).sum() / both) if both else None
+    shared, any_ = int((edges[0] & edges[-1]).sum()), int((edges[0] | edges[-1]).sum())
+    chance = sizes[0] * sizes[-1] / total
+    note = f"{shared} edges shared; two random circuits of these sizes would share {chance:.1f}"
     return {
-        names[0]: Effect(bootstrap(_by_prompt(stored.language)), "over prompts"),
-        names[1]: Effect(bootstrap(_by_prompt(stored.language, "without")), "over prompts"),
-        names[2]: Effect(counted(sum(sizes) / len(sizes) / total, len(sizes)), f"{sizes} edges of {total}"),
-        names[3]: Effect(None, _NONE) if share is None else Effect(counted(share, 2)),
+        **{name: _each(stored.language, what) for name, what in rows.items()},
+        counts[0]: Effect(counted(sum(sizes) / len(sizes) / total, len(sizes)), f"{sizes} edges of {total}"),
+        counts[1]: Effect(counted(shared / any_, len(sizes)), note) if any_ else Effect(None, _NONE),
     }
+
+
+def _each(found: Sequence[Packed], what: str) -> Effect:
+    """The mean of circuits on the same prompts, each one's beside it."""
+    rows = torch.cat([one[what] for one in found]).double()
+    own = ", ".join(f"{value:.3f}" for value in rows.mean(1).tolist())
+    return Effect(bootstrap(rows.mean(0)), f"over prompts; by sheaf: {own}")

@@ -17,7 +17,8 @@ _ENDS = ("", "the same edges")
 
 def sections(stored: Stored, size: Settings) -> tuple[Section, ...]:
     """The study's sections, in order."""
-    return (_two(stored), _each(stored), _alike(stored), _common(stored), _trade(stored, size), _few(stored, size))
+    small = (_two(stored), _each(stored), _alike(stored), _common(stored), _trade(stored, size), _few(stored, size))
+    return (*small, _language(stored)) if stored.language else small
 
 
 def _two(stored: Stored) -> Section:
@@ -29,15 +30,22 @@ def _two(stored: Stored) -> Section:
 
 
 def _each(stored: Stored) -> Section:
-    rows: list[list[str | Meter]] = [
-        [f"{kind} {i}", str(len(circuit)), Meter(right), number(without), number(random)]
-        for kind, found in (("repulsion", stored.sheaves[0]), ("restart", stored.restarts[0]))
-        for i, (circuit, right, without, random) in enumerate(zip(stored.circuits(found), *_measured(found)), 1)
-    ]
-    columns = (("sheaf", ""), ("edges", "after pruning"), ("accuracy", "alone"), ("without it", "0.5 is chance"),
-               ("random", "accuracy of a random circuit of its size"))  # fmt: skip
+    rows = _does("repulsion", stored.sheaves[0]) + _does("restart", stored.restarts[0])
     lead = ("Accuracy on other prompts than those of the training, first seed.",)
-    return Section("What each does", lead, Sheet(columns, rows))
+    return Section("What each does", lead, Sheet(_DOES, rows))
+
+
+_DOES = (("sheaf", ""), ("edges", "after pruning"), ("accuracy", "alone"), ("without it", "0.5 is chance"),
+         ("random", "accuracy of a random circuit of its size"))  # fmt: skip
+
+
+def _does(kind: str, found: Packed, first: int = 1) -> list[list[str | Meter]]:
+    """One row a sheaf, for `_DOES`."""
+    sizes = [int(edges.sum()) for edges in found["edges"]]
+    return [
+        [f"{kind} {i}", str(edges), Meter(right), number(without), number(random)]
+        for i, (edges, right, without, random) in enumerate(zip(sizes, *_measured(found)), first)
+    ]
 
 
 def _measured(found: Packed) -> tuple[list[float], ...]:
@@ -96,3 +104,9 @@ def _few(stored: Stored, size: Settings) -> Section:
     return Section(
         "Is any edge indispensable?", lead, Sheet((("sheaf", ""), ("edges", ""), ("accuracy", "alone")), rows)
     )
+
+
+def _language(stored: Stored) -> Section:
+    rows = [row for i, found in enumerate(stored.language, 1) for row in _does("sheaf", found, i)]
+    lead = (f"Sheaves of the language model, one after the other, of {stored.language[0]['total']:,} edges.",)
+    return Section("The language model", lead, Sheet(_DOES, rows))
