@@ -175,17 +175,18 @@ STUDY = Study(
         "accuracy of 1; a second one was at chance under a repulsion of 0.3, and had an accuracy of 1 and an IoU of "
         "0.12 to 0.13 under 0.03 and 0.1. Seeds 2 and 3 had not been looked at. The paper has 6,000 steps a sheaf.",
         "Language model: two sheaves for the indirect object, of prompts that it does right, from the first seed "
-        "alone; all they say is reported, nothing judged. Settings come from single sheaves of pilot seed 100. With Gumbel "
-        "gates, 24 prompts and 30 steps of 8 a sheaf was at chance from either start, 0.1 and 2 (0.5, with 30% and 67% "
-        "of the edges): what is drawn at random in 70,651 edges drowns the gradient of so few steps. Deterministic "
-        "gates that harden, 96 steps of 4 and a rate of 0.1 gave 0.92 with 47% of the edges under a sparsity of 0.2, "
-        "and 0.58 with 32% under 1, on 12 prompts, where the training prompts were done right: too few of them. So the "
-        "final sheaves have a sparsity of 0.3, as much repulsion, 64 prompts and 192 steps.",
+        "alone; all they say is reported, nothing judged. Settings come from single sheaves of pilot seed 100. With "
+        "Gumbel gates, 24 prompts and 30 steps of 8, a sheaf was at chance (0.5) from either start, 0.1 and 2, with "
+        "30% and 67% of the edges: what is drawn at random in 70,651 edges drowns the gradient of so few steps. "
+        "Deterministic gates that harden, 96 steps of 4 and a rate of 0.1 gave 0.92 with 47% of the edges under a "
+        "sparsity of 0.2, and 0.58 with 32% under 1, on 12 prompts, while prompts of the training were done right: "
+        "there were too few of them. So the final sheaves have a sparsity of 0.3, as much repulsion, 64 prompts and "
+        "192 steps.",
     ),
     limits=(
         "One task of a small model with 1,519 edges; the paper's models have 20 to 50 times more.",
-        "Weight masks are left out: the paper can also mask single weights before it masks edges; here a sheaf is a set "
-        "of edges of the unchanged model.",
+        "Weight masks are left out: the paper can also mask single weights before it masks edges; here a sheaf is a "
+        "set of edges of the unchanged model.",
         "Sheaves of the language model are trained for 192 steps with deterministic gates instead of thousands with "
         "Gumbel gates, so they are much denser than the paper's 4%.",
         "Zero ablation takes the model where it has never been: a circuit may work by what this brings about.",
