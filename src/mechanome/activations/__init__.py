@@ -16,15 +16,21 @@ from mechanome.lazy import offer
 if TYPE_CHECKING:
     from mechanome.activations.activations import ROLES, Activations
     from mechanome.activations.arrays import ArrayActivations
+    from mechanome.activations.drop import Drop
+    from mechanome.activations.harvest import harvest
     from mechanome.activations.planted import PlantedFeatures
+    from mechanome.activations.store import ActivationStore
     from mechanome.activations.stream import ActivationStream
 
 __all__ = [
     "ROLES",
+    "ActivationStore",
     "ActivationStream",
     "Activations",
     "ArrayActivations",
+    "Drop",
     "PlantedFeatures",
+    "harvest",
 ]
 
 offer(__name__)

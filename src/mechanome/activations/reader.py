@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Any
+from math import prod
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from mechanome.activations.sequences import Sequences
 from mechanome.core.errors import BadInput, NotFinite, NotServed
 from mechanome.engine.asked import count, opened_model
 from mechanome.engine.inputs import Batch
+from mechanome.engine.memory import nbytes
 from mechanome.engine.model import Model
 from mechanome.engine.operations import Capture
 from mechanome.engine.points import POINTS
@@ -32,6 +33,8 @@ AT_ONCE = 4096
 """Tokens of a forward pass, unless told otherwise."""
 
 
+_IN_FLIGHT = 8
+"""Tensors of one block that live at the same time: the stream, projections, their outputs."""
 _Pieces = Sequence[Sequence[np.ndarray]]
 """Per row of a pass, the tokens of each sequence in it."""
 
@@ -69,9 +72,9 @@ class Reader:
         self._sites = model.expand(sites)
         self.sites = tuple(map(str, self._sites))
         self.at_once = AT_ONCE if at_once is None else count("rows_at_once", at_once)
-        self._shared = context if data.packing == "isolated" else 0
+        self._shared = min(context, model.context or context) if data.packing == "isolated" else 0
         self._pads = _pads(model)
-        longest = max(int(data.lengths.max()), self._shared)
+        longest = int(data.lengths.max())
         if model.context is not None and longest > model.context:
             raise BadInput(
                 f"context={longest}", f"the model's is {model.context}", f"give context={model.context} or less"
@@ -81,6 +84,15 @@ class Reader:
         self.widths = {site: x.shape[1] for site, x in self._first_pass().items()}
         if self._shared:
             self._check_isolation()
+
+    @property
+    def token_bytes(self) -> int:
+        """About what a token takes during a forward pass, captures included (an estimate)."""
+        features = self.model.report.features if self.model.report is not None else {}
+        axes = ("scores", "pattern", "logits")
+        widest = max((prod(v) for k, v in features.items() if k.rpartition("/")[2] not in axes), default=0)
+        widths = self.widths.values()
+        return (_IN_FLIGHT * max(widest, 4 * max(widths)) + sum(widths)) * nbytes(1, dtype=self.model.dtype)
 
     def read(self, wanted: np.ndarray) -> Activations:
         """All rows of some sequences.
@@ -214,12 +226,3 @@ def _check_finite(site: str, x: Tensor, seq: np.ndarray, pos: np.ndarray) -> Non
             f"{int(bad.sum())} of {len(x)} rows hold NaN or infinity",
             "use compute='model', load the model in float32, or leave this text out",
         )
-
-
-def what_is_read(reader: Reader, context: int) -> dict[str, Any]:
-    """What the rows of a reader depend on, as JSON."""
-    data = reader.data
-    return {
-        "sites": list(reader.sites), "compute": reader.compute, "packing": data.packing, "context": context,
-        "first": data.first, "tokens": data.tokens, "sequences": len(data), "data": data.sha256,
-    }  # fmt: skip

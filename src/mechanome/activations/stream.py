@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
+import torch
+
 from mechanome.activations.activations import Activations
 from mechanome.core.errors import BadInput, CorruptFile
 from mechanome.core.streams import Stream
@@ -47,11 +49,20 @@ class Segmented:
         seed: of every order the source draws.
         epochs: how many passes; None goes on for ever.
         identity: what else a position depends on, as JSON; `seek` refuses a position of another identity.
+        dtype: of the values given out; None leaves them as they are.
     """
 
-    def __init__(self, batch: int, seed: int, epochs: int | None, identity: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        batch: int,
+        seed: int,
+        epochs: int | None,
+        identity: Mapping[str, Any],
+        dtype: torch.dtype | None = None,
+    ) -> None:
         self.batch, self.seed = count("batch", batch), seed_of(seed)
         self.epochs = None if epochs is None else count("epochs", epochs)
+        self.dtype = dtype
         self._identity = {"batch": self.batch, "seed": self.seed, **identity}
         self._epoch = self._segment = self._row = 0
 
@@ -79,14 +90,14 @@ class Segmented:
                 held, start = held + stop - start, stop
                 if held == self.batch:
                     self._segment, self._row = k, start
-                    yield Activations.cat(parts)
+                    yield Activations.cat(parts).to(self.dtype)
                     parts, held, seen = [], 0, True
                     if (self._epoch, self._segment, self._row) != (epoch, k, start):
                         return  # someone sought another position meanwhile
             self._row = 0
         self._epoch, self._segment, self._row = epoch + 1, 0, 0
         if parts:
-            yield Activations.cat(parts)
+            yield Activations.cat(parts).to(self.dtype)
         elif not seen and epoch == 0:
             raise BadInput("an activation stream", "it has no rows", "check the texts, the sites and what is dropped")
 

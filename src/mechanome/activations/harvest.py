@@ -1,0 +1,225 @@
+"""`harvest`: run a model over texts once, and keep what it computed, for everything that is trained on it later."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from mechanome.activations.activations import Activations
+from mechanome.activations.drop import Drop
+from mechanome.activations.reader import AT_ONCE, Reader
+from mechanome.activations.recipe import named_texts, recipe
+from mechanome.activations.sequences import sequences
+from mechanome.activations.shards import Shard, dtype_name
+from mechanome.activations.statistics import write_statistics
+from mechanome.activations.store import STATS, STORE, TOKENS, ActivationStore
+from mechanome.activations.writing import ORDERS, Writer, clean, disk_errors, row_bytes
+from mechanome.core.errors import BadInput
+from mechanome.core.files import folder, lock
+from mechanome.core.progress import Bar
+from mechanome.engine import memory
+from mechanome.engine.asked import count, one_of, opened_model, seed_of
+from mechanome.engine.inputs import Bos
+from mechanome.engine.model import Model
+from mechanome.engine.site import Site
+
+_CHUNK = 2**26
+"""Bytes of rows that are read before they are written: what a killed harvest does again."""
+_CALIBRATION = 4096
+"""Tokens that the median norms of `Drop` are taken over."""
+
+
+def harvest(
+    model: Model,
+    texts: Any,
+    sites: str | Site | Iterable[str | Site],
+    to: str | os.PathLike[str] = "acts",
+    *,
+    tokens: int | None = None,
+    context: int = 256,
+    packing: str = "packed",
+    order: str = "shuffled",
+    dtype: str | torch.dtype = "bf16",
+    compute: str = "auto",
+    shard_rows: int = 65_536,
+    drop: Drop | None = None,
+    bos: Bos = "auto",
+    seed: int = 0,
+    resume: bool = True,
+    budget: memory.Budget = None,
+    quiet: bool = False,
+) -> ActivationStore:
+    """Run a model over texts and store its activations.
+
+    The store's folder is named by a hash of all that decides its content; asking for the same again opens it, and a
+    harvest that was stopped, in whatever way, goes on where it stopped and ends in the same bytes.
+
+    Args:
+        model: an opened model; it is not changed.
+        texts: whatever `texts` opens (a file, a folder, a data set, a corpus, a list), or rows of token ids.
+        sites: names and globs; each is stored as `[row, d]`, heads side by side.
+        to: the folder that holds stores.
+        tokens: how many tokens the model sees, before any are dropped; None takes all of the texts.
+        context: most tokens of a sequence.
+        packing: "packed" (joined and cut), "isolated" or "sequence" (texts apart); see `activations.sequences`.
+        order: "shuffled", or "sequence" to keep rows in the order of the text.
+        dtype: of the stored values: "bf16", "fp16" or "fp32".
+        compute: "auto" runs a float32 model in bfloat16 where the processor is fast at it (the recipe says whether it
+            did), "bf16" always, "model" never.
+        shard_rows: rows of a file.
+        drop: what is left out; `Drop()` by default: first tokens, and rows of massive norm.
+        bos: what stands first in each sequence, as in `mechanome.load`.
+        seed: of the order.
+        resume: False begins anew what was stopped, and makes a complete store again.
+        budget: memory for the run, such as "2GB"; a quarter of what is free by default. It decides how much runs at a
+            time.
+        quiet: show no progress.
+
+    Raises:
+        BadInput: fewer tokens than asked for, nothing left after dropping, too little room on the disk, a full disk,
+            another process at work on the same store. NotFinite: a row with NaN. UnknownSite, NotServed: see `Reader`.
+            BudgetTooSmall: not even one sequence fits. What was stored before an error stays, and is gone on from.
+    """
+    opened_model(model)
+    one_of("order", order, ORDERS)
+    kept, drop = dtype_name(dtype), drop or Drop()
+    shard_rows, seed = count("shard_rows", shard_rows), seed_of(seed)
+    items, name = named_texts(texts)
+    data = sequences(
+        items,
+        model.tokenizer,
+        packing=packing,
+        context=context,
+        tokens=tokens,
+        bos=model.bos if bos == "auto" else bos,
+        quiet=quiet,
+    )
+    reader = Reader(model, sites, data, context=context, compute=compute)
+    made = recipe(reader, name, context, drop, dtype=kept, order=order, shard_rows=shard_rows, seed=seed)
+    path = Path(to) / made["id"][:16]
+    folder(path)
+    full = "free some space and harvest again: it goes on where it stopped"
+    with lock(path.with_name(f".{path.name}.lock"), timeout=0), disk_errors(path, full):
+        if not resume:
+            _clear(path)
+        store = ActivationStore.open(path) if (path / STORE).exists() else None
+        if store is None or not store.complete:
+            _check_room(reader, kept, shard_rows, path, budget)
+            store = _run(store or _begin(path, reader, made, kept, order, drop), reader, drop, quiet)
+        clean(path)
+    return store
+
+
+def _begin(path: Path, reader: Reader, made: dict[str, Any], dtype: str, order: str, drop: Drop) -> ActivationStore:
+    """A store without rows: its tokens, its recipe, and the norms that rows are compared with."""
+    reader.data.write(path / TOKENS)
+    medians = median_norms(reader) if drop.sinks else {}
+    store = ActivationStore(path, made, dict(reader.widths), dtype, order, medians=medians, at_once=reader.at_once)
+    store.write()
+    return store
+
+
+def median_norms(reader: Reader) -> dict[str, float]:
+    """Per site, the median norm over the first tokens of the data."""
+    first = int(np.searchsorted(reader.data.offsets, _CALIBRATION))
+    rows = reader.read(np.arange(min(max(first, 1), len(reader.data))))
+    return {site: float(x.float().norm(dim=1).median()) for site, x in rows.values.items()}
+
+
+def kept_rows(reader: Reader, wanted: np.ndarray, drop: Drop, medians: dict[str, float]) -> tuple[Activations, int]:
+    """The rows of some sequences that the policy keeps, and how many it left out."""
+    rows = reader.read(wanted)
+    keep = torch.from_numpy(drop.by_place(reader.data, *reader.data.places(wanted)))
+    keep &= drop.by_norm(rows.values, medians)
+    return rows.take(keep), int((~keep).sum())
+
+
+def _run(store: ActivationStore, reader: Reader, drop: Drop, quiet: bool) -> ActivationStore:
+    """From where a store is to its end."""
+    data = reader.data
+    reader.at_once = store.at_once  # bits depend on which rows share a pass
+    writer = Writer(
+        store.path,
+        store.widths,
+        store.dtype,
+        store.order,
+        data.tokens,
+        store.recipe["shard_rows"],
+        store.recipe["seed"],
+    )
+    parts = chunks(data.lengths, _chunk(reader))
+    with Bar("Harvesting tokens", data.tokens, quiet) as bar:
+        for number, wanted in enumerate(parts):
+            tokens = int(data.lengths[wanted].sum())
+            if number < writer.progress.chunks:
+                bar.skip(tokens)
+                continue
+            rows, dropped = kept_rows(reader, wanted, drop, dict(store.medians))
+            seq, pos = rows.labels["seq"].numpy(), rows.labels["pos"].numpy()
+            writer.add(rows, data.offsets[seq] + pos, dropped)
+            bar.advance(tokens)
+    total = sum(writer.progress.lengths)
+    if not total:
+        raise BadInput("the rows", f"the policy left out all {data.tokens} of them", "drop less, see Drop")
+    with Bar("Sorting rows", total, quiet) as bar:
+        shards = tuple(writer.finish(bar.advance))
+    done = replace(store, shards=shards, dropped=writer.progress.dropped, complete=True)
+    with Bar("Statistics", len(shards) * len(store.sites), quiet) as bar:
+        every = {site: _opened(store.path, site, shards, bar) for site in store.sites}
+        write_statistics(store.path / STATS, every)
+    done.write()
+    return done
+
+
+def _opened(path: Path, site: str, shards: Iterable[Shard], bar: Bar) -> Iterator[torch.Tensor]:
+    for shard in shards:
+        yield shard.open(path, site)["activation"]
+        bar.advance()
+
+
+def chunks(lengths: np.ndarray, size: int) -> list[np.ndarray]:
+    """Consecutive sequences, each chunk about `size` tokens."""
+    begins = (np.cumsum(lengths) - lengths) // size
+    return np.split(np.arange(len(lengths)), np.flatnonzero(np.diff(begins)) + 1)
+
+
+def _chunk(reader: Reader) -> int:
+    """Tokens that are read before they are written."""
+    return max(AT_ONCE, _CHUNK // (4 * sum(reader.widths.values())))
+
+
+def _check_room(reader: Reader, dtype: str, shard_rows: int, path: Path, budget: memory.Budget) -> None:
+    """Set how much the reader runs at a time; refuse what does not fit into memory or on the disk.
+
+    Raises:
+        BudgetTooSmall, BadInput: with how much is needed.
+    """
+    data, stored = reader.data, row_bytes(reader.widths, dtype)
+    shard = min(shard_rows, data.tokens) * stored
+    # A chunk is held twice while its rows are put in order; four shards while buckets are cut into one.
+    held = max(8 * min(_chunk(reader), data.tokens) * sum(reader.widths.values()), 4 * shard)
+    longest = int(data.lengths.max())
+    rows = -(-reader.at_once // longest)
+    limit = memory.parse_budget(budget, reader.model.device)
+    reader.at_once = longest * memory.pieces(rows, longest * reader.token_bytes, limit, "sequence", held)
+    there = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    need, free = data.tokens * stored + 2 * shard - there, shutil.disk_usage(path).free
+    if need > free:
+        why = f"the store takes about {memory.show(need, up=True)} more, {memory.show(free)} are free"
+        raise BadInput(str(path), why, "ask for fewer tokens or sites, or name a folder on another disk")
+
+
+def _clear(path: Path) -> None:
+    """Remove a store's files."""
+    for item in path.iterdir():
+        if item.is_dir():
+            shutil.rmtree(item)
+        else:
+            item.unlink()
