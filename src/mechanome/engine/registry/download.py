@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Protocol
 
 from mechanome.core.errors import CorruptFile, DownloadFailed
 from mechanome.core.files import sha256
@@ -52,6 +53,16 @@ _FAILURES = (
 _OTHER = ("pip failed ({last})", "{by_hand}", True)
 
 
+class Pinned(Protocol):
+    """A package that is pinned to the byte."""
+
+    @property
+    def sha256(self) -> str: ...
+
+    @property
+    def size_bytes(self) -> int: ...
+
+
 def fetch(wheel: Wheel, cache: Cache, quiet: bool = False) -> Path:
     """The path of a checked wheel, downloaded if the cache does not hold it; the caller holds the cache's lock.
 
@@ -83,18 +94,22 @@ def fetch(wheel: Wheel, cache: Cache, quiet: bool = False) -> Path:
     return target
 
 
-def check(path: Path, wheel: Wheel, fix: str) -> None:
-    """Compare a file with its pin.
+def check(path: Path, wheel: Pinned, fix: str) -> None:
+    """Compare a package with its pin.
 
     Raises:
         CorruptFile: size or hash differ.
     """
     size = path.stat().st_size
     if size != wheel.size_bytes:
-        raise CorruptFile(f"wheel {path.name}", f"has {size} bytes, {wheel.size_bytes} are pinned", fix)
+        raise CorruptFile(f"{_kind(path)} {path.name}", f"has {size} bytes, {wheel.size_bytes} are pinned", fix)
     digest = sha256(path)
     if digest != wheel.sha256:
-        raise CorruptFile(f"wheel {path.name}", f"its sha256 is {digest}, pinned is {wheel.sha256}", fix)
+        raise CorruptFile(f"{_kind(path)} {path.name}", f"its sha256 is {digest}, pinned is {wheel.sha256}", fix)
+
+
+def _kind(path: Path) -> str:
+    return "wheel" if path.suffix == ".whl" else "package"
 
 
 def download(wheel: Wheel, folder: Path, cache: Cache, quiet: bool) -> Path:
