@@ -43,7 +43,7 @@ class LinearDecoder(Decoder):
     @torch.no_grad()
     def before_step(self) -> None:
         if self.unit and self.W_dec.grad is not None:
-            along = torch.linalg.vecdot(self.W_dec.grad, self.W_dec).unsqueeze(1)
+            along = torch.bmm(self.W_dec.grad.unsqueeze(1), self.W_dec.unsqueeze(2)).squeeze(2)  # no temporary [F, d]
             self.W_dec.grad.addcmul_(self.W_dec, along, value=-1)
 
     @torch.no_grad()

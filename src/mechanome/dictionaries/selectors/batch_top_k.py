@@ -86,8 +86,8 @@ def _candidates(scores: Tensor, wanted: int) -> Pattern:
         floor = float(torch.topk(sample, int(rank), sorted=False).values.min())
         if floor <= 0:
             break
-        mask = scores > floor
-        if int(mask.sum()) >= wanted:
-            return Pattern.of_mask(mask)
+        places = (flat > floor).nonzero().squeeze(1)
+        if len(places) >= wanted:
+            return Pattern.of_flat(places, *scores.shape)
         rank *= 2
     return Pattern.of_mask(scores > 0)
