@@ -16,13 +16,16 @@ from mechanome.lazy import offer
 if TYPE_CHECKING:
     from mechanome.activations.activations import ROLES, Activations
     from mechanome.activations.arrays import ArrayActivations
+    from mechanome.activations.corpora.table import CORPORA, corpora_table, corpus
     from mechanome.activations.drop import Drop
     from mechanome.activations.harvest import harvest
     from mechanome.activations.planted import PlantedFeatures
     from mechanome.activations.store import ActivationStore
     from mechanome.activations.stream import ActivationStream
+    from mechanome.activations.texts import Texts, texts
 
 __all__ = [
+    "CORPORA",
     "ROLES",
     "ActivationStore",
     "ActivationStream",
@@ -30,7 +33,11 @@ __all__ = [
     "ArrayActivations",
     "Drop",
     "PlantedFeatures",
+    "Texts",
+    "corpora_table",
+    "corpus",
     "harvest",
+    "texts",
 ]
 
 offer(__name__)
