@@ -182,7 +182,7 @@ def test_a_model_without_such_a_graph_is_explained_without_a_circuit() -> None:
 def test_what_only_the_circuit_cannot_do_costs_nothing_else(
     error: MechanomeError, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object) -> PromptCircuit:
+    def fail(*_: object, **__: object) -> PromptCircuit:
         raise error
 
     monkeypatch.setattr(pipeline, "prompt_circuit", fail)

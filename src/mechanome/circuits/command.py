@@ -21,6 +21,8 @@ from mechanome.tasks import Task, task_file
 
 VERB = "circuit"
 RESULT = "discovery.json"
+_NAMED = 500_000
+"""Edges that a circuit's file names at most; between chosen units there can be millions."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,11 @@ def _written(folder: RunFolder, found: Discovery) -> Outcome:
     outcome, path = Outcome(found, folder.path), folder.path
     ranked, edges = found.ranked, found.settings.level == "edge"
     values = ranked.scores.values if ranked.scores is not None and edges else None
-    save_circuit(found.circuit, path / "circuit.json", scores=values)
+    if len(found.circuit) <= _NAMED:
+        save_circuit(found.circuit, path / "circuit.json", scores=values)
+    else:
+        parts = 'Circuit.of_nodes(graph, [p["source"] for p in record["circuit"]["parts"]]).pruned()'
+        notice(f"no circuit.json: it has {len(found.circuit):,} edges; with the record of {RESULT} it is {parts}")
     try:
         save_eap_ig(found.circuit, path / "eap-ig.json", scores=values)
     except BadInput as error:

@@ -9,7 +9,8 @@ from mechanome.circuits.finding import story
 from mechanome.circuits.finding.discovery import Discovery
 from mechanome.circuits.finding.measuring import ENOUGH
 from mechanome.circuits.finding.plots import AgreementPicture, CurvePicture
-from mechanome.circuits.finding.rows import rows, table
+from mechanome.circuits.finding.rows import drawable, rows, table
+from mechanome.circuits.finding.unit_words import section as unit_section
 from mechanome.circuits.finding.ways import WAYS
 from mechanome.circuits.picture import CircuitPicture
 from mechanome.circuits.screening import Screened
@@ -52,6 +53,8 @@ def _sections(d: Discovery) -> Iterator[Section]:
     if d.ranked.screened is not None and d.ranked.screened.exact is not None:
         yield _agreement(d, d.ranked.screened)
     yield _parts(d)
+    if d.carriers is not None:
+        yield unit_section(d.carriers, "held-out examples")
     yield _measures(d)
     if d.stability is not None:
         yield _stability(d, d.stability)
@@ -75,7 +78,7 @@ def _drawing(d: Discovery) -> Section:
             "Layers from the input below to the output above; heads left (23.3 is head 3 of layer 23), MLPs right. "
             f"{colors}Point at an edge for its {'effect' if colors else 'name'}, at a head for where it looks.",
         ),
-        CircuitPicture(d.circuit, found, _DRAWN, tips),
+        CircuitPicture(drawable(d), found, _DRAWN, tips),
         method=(
             "Where a head looks is its attention, a mean over the examples that the circuit was found on; the first "
             "token is left out, where heads look when they look at nothing.",

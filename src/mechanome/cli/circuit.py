@@ -7,11 +7,11 @@ from typing import Annotated, Literal
 
 import typer
 
-from mechanome.cli.explaining import MODEL, show
+from mechanome.cli.explaining import MODEL, Units, show
 from mechanome.cli.frame import Json, Quiet, command, model_ids, muted
 
 Method = Literal[
-    "eap-ig", "eap", "eap-ig-activations", "clean-corrupted", "exact",
+    "eap-ig", "eap", "eap-ig-activations", "clean-corrupted", "relp", "exact",
     "top-n", "greedy", "acdc", "edge-pruning", "gumbel", "deterministic",
 ]  # fmt: skip
 """Names of `mechanome.circuits.finding.ways.WAYS`, said here so that a mistake is answered before that is imported."""
@@ -41,7 +41,8 @@ def circuit(
     task: Annotated[str, typer.Argument(help="A task, or a .jsonl file of examples.", autocompletion=tasks)],
     model: Annotated[str, typer.Option(help="Registry id, folder or hub id.", autocompletion=model_ids)] = MODEL,
     method: Annotated[Method, typer.Option(metavar="<name>", help="One of those above.")] = "eap-ig",
-    level: Annotated[Level, typer.Option(metavar="<name>", help="edge or node.")] = "edge",
+    level: Annotated[Level | None, typer.Option(metavar="<name>", help="edge, or node: as with --units.")] = None,
+    units: Annotated[Units | None, typer.Option(metavar="<name>", help="Cut MLPs into neurons, or svd.")] = None,
     size: Annotated[int | None, typer.Option(min=1, metavar="<int>", help="Edges. Default: as few as suffice.")] = None,
     threshold: Annotated[float | None, typer.Option(metavar="<x>", help="What an edge is worth at least.")] = None,
     sizes: Annotated[str | None, typer.Option(metavar="<x,y>", help="Shares of all edges on the curve.")] = None,
@@ -63,9 +64,9 @@ def circuit(
 ) -> None:
     """Find the circuit of a task, and measure it on examples it was not found on.
 
-    Methods that score edges: eap-ig, eap, eap-ig-activations, clean-corrupted
-    (estimates) and exact. Searches, which need --size or --threshold: top-n,
-    greedy, acdc, edge-pruning, gumbel and deterministic.
+    Methods that score edges: eap-ig, eap, eap-ig-activations, clean-corrupted,
+    relp (estimates) and exact. Searches, which need --size or --threshold:
+    top-n, greedy, acdc, edge-pruning, gumbel and deterministic.
     """
     # What needs no model is checked before anything heavy is imported, so that a mistake is answered at once.
     from mechanome.engine.registry.naming import named_by
@@ -82,7 +83,8 @@ def circuit(
             task,
             model=model,
             method=method,
-            level=level,
+            level=level or "",
+            units=units,
             size=size,
             threshold=threshold,
             metric=metric,

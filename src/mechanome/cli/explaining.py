@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -16,13 +16,16 @@ if TYPE_CHECKING:
     from mechanome.explain.outcome import Outcome
 
 MODEL = "smollm2-135m-instruct"
+Units = Literal["neurons", "svd"]
+"""Names of `mechanome.circuits.finding.unit_graph.UNITS`, said here so that a mistake is answered before that is
+imported."""
 
 _ABOUT = {"prompt", "answer", "foil", "counterfactual"}
 """Options that say what is asked about one prompt."""
 _SHOWING = {"json", "quiet", "strict", "open_"}
 """Options that say how the result is told."""
 
-Strict = Annotated[bool, typer.Option("--strict", help="Exit code 1 if anything is not explained.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Exit code 1 if not explained.")]
 
 
 @command
@@ -44,6 +47,8 @@ def explain(
     paraphrases: Annotated[
         Path | None, typer.Option(metavar="<file>", help="Such prompts, to find its circuit.")
     ] = None,
+    certify: Annotated[bool, typer.Option("--certify", help="Which edges hang on no one prompt?")] = False,
+    units: Annotated[Units | None, typer.Option(metavar="<name>", help="Of MLPs, too: neurons, svd.")] = None,
     seed: Annotated[int, typer.Option(min=0, metavar="<int>", help="Of the random parts to be beaten.")] = 0,
     budget: Annotated[str | None, typer.Option(metavar="<size>", help="Memory, such as 2GB.")] = None,
     out: Annotated[Path, typer.Option(metavar="<folder>", help="Where the run folder goes.")] = Path("runs"),
@@ -66,9 +71,12 @@ def explain(
     if paraphrases is not None and (prompts is not None or against is not None or no_circuit):
         why = "they are for the circuit of one prompt in one model"
         raise typer.BadParameter(why, context, param_hint="--paraphrases")
+    if (certify or units) and (prompts is not None or against is not None):
+        why = "of one prompt in one model only"
+        raise typer.BadParameter(why, context, param_hint="--certify" if certify else "--units")
     # What needs no model is checked before anything heavy is imported, so that a mistake is answered at once.
     from mechanome.engine.memory import parse_budget
-    from mechanome.explain.asked import check_asked
+    from mechanome.explain.asked import check_asked, check_certify
     from mechanome.explain.items import items
     from mechanome.explain.models import check_named
 
@@ -79,6 +87,7 @@ def explain(
         parse_budget(budget)
     asked = None if prompts is None else items(prompts)
     alike = () if paraphrases is None else items(paraphrases)
+    check_certify(certify, not no_circuit, len(alike))
     if resume is not None:
         _recorded(resume)
     for named in (model, against):
@@ -117,6 +126,8 @@ def explain(
                 budget=budget,
                 circuit=not no_circuit,
                 paraphrases=alike,
+                certify=certify,
+                units=units,
                 chat=chat,
                 out=out,
                 quiet=quiet or json,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mechanome.core.errors import BadInput
+from mechanome.core.errors import BadInput, TooFewRows
 
 Message = Mapping[str, str]
 Asked = str | Sequence[Message]
@@ -31,6 +31,36 @@ def check_asked(what: str, asked: Any) -> None:
         )
     if not any(m["content"].strip() for m in asked):
         raise BadInput(what, "the chat is empty", "write a message")
+
+
+FEWEST_PROMPTS = 8
+"""Prompts without which a certificate certifies nothing, whatever the model; large graphs need one more
+(`mechanome.circuits.finding.certifiable`)."""
+
+
+def check_certify(certify: bool, circuit: bool, paraphrases: int) -> None:
+    """Whether a certificate can be made at all.
+
+    Args:
+        certify: whether one is asked for. circuit: whether there is to be a circuit. paraphrases: how many are given.
+
+    Raises:
+        BadInput: neither yes nor no, or without a circuit. TooFewRows: too few prompts.
+    """
+    if not isinstance(certify, bool):
+        raise BadInput(f"certify={certify!r}", "it is yes or no", "give True or False")
+    if not certify:
+        return
+    if not circuit:
+        raise BadInput("certify", "it is about the circuit, which is not asked for", "leave one of both out")
+    if 1 + paraphrases < FEWEST_PROMPTS:
+        given = "1 prompt" if not paraphrases else f"{1 + paraphrases} prompts"
+        raise TooFewRows(
+            f"a certificate from {given}",
+            "it says what hangs on no single prompt, so the circuit is found again on random parts of many; from fewer "
+            f"than {FEWEST_PROMPTS} nothing can be certified",
+            f"give --paraphrases FILE with {FEWEST_PROMPTS} or 9 prompts of the same behavior, or leave certify out",
+        )
 
 
 def _is_message(value: Any) -> bool:

@@ -17,12 +17,16 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from mechanome.circuits import Circuit, Graph, QueryCircuits, execute, ndf, query_circuits
+from mechanome.circuits import Circuit, Graph, QueryCircuits, execute, ndf
+from mechanome.circuits.certification import Certificate
+from mechanome.circuits.finding.record import certificate_record
 from mechanome.circuits.graph import ARROW
+from mechanome.circuits.query import ScoredQuery
 from mechanome.core import NotServed, Table
 from mechanome.engine import Model, Site, parse
 from mechanome.engine.memory import Budget
 from mechanome.explain import paraphrases
+from mechanome.explain.certified import MOST, check_prompts, edges_certified
 from mechanome.explain.components import Component, attention, most_attended
 from mechanome.explain.effects import Grid
 from mechanome.explain.items import Item
@@ -37,8 +41,6 @@ FEWEST_SIZES = 5
 """Fewer sizes are no curve."""
 TOKENS = 2000
 """Circuits times tokens that are run at most: a long prompt tries fewer sizes and paraphrases, or has no circuit."""
-PARAPHRASES = 9
-"""Paraphrases that are tried at most, as many as in the paper."""
 STEPS = 5
 """Points of the integrated gradients."""
 
@@ -68,12 +70,17 @@ class PromptCircuit:
         samples: the paraphrases whose rankings were tried, too.
         tips: source of the graph to a remark: what this part does alone, and where a head looks.
         notes: what was left out, and why.
+        questions: the paraphrases as questions, in the order of `samples`.
+        certificate: of the edges that are strongest on average over the prompt and its paraphrases, as many as the
+            circuit takes; None where it was not asked for.
     """
 
     found: QueryCircuits = field(repr=False)
     samples: tuple[Sample, ...] = ()
     tips: Mapping[str, str] = field(default_factory=dict, repr=False)
     notes: tuple[str, ...] = ()
+    questions: tuple[Question, ...] = field(default=(), repr=False)
+    certificate: Certificate | None = field(default=None, repr=False)
 
     @property
     def enough(self) -> bool:
@@ -154,6 +161,7 @@ class PromptCircuit:
             "larger_that_are_not_enough": list(self.dips),
             "paraphrases": [vars(sample) for sample in self.samples],
             "mean_ndf_on_other_paraphrases": self.elsewhere,
+            "certificate": None if self.certificate is None else certificate_record(self.certificate),
             "notes": list(self.notes),
         }
 
@@ -164,6 +172,9 @@ def prompt_circuit(
     parts: Sequence[Grid],
     named: Sequence[Component],
     items: Sequence[Item] = (),
+    *,
+    certified: bool = False,
+    seed: int = 0,
     budget: Budget = None,
     quiet: bool = False,
 ) -> PromptCircuit:
@@ -175,43 +186,52 @@ def prompt_circuit(
         parts: the exact effects of all parts, one grid a kind.
         named: the parts of the explanation.
         items: further prompts of the same behavior.
+        certified: whether a certificate is asked for. seed: of its masks.
         budget: memory for the largest piece.
         quiet: no progress line.
 
     Raises:
         NotServed: a model whose computation is no such graph, or a prompt too long for it.
         NotFinite, BudgetTooSmall: as `query_circuits`.
+        TooFewRows: too few paraphrases for a certificate.
     """
     graph = Graph.of(model)
-    most = min(PARAPHRASES, _rankings(question.length) - 1)
+    most = min(MOST, _rankings(question.length) - 1)
     alike = paraphrases.read(model, items, question, most, TOKENS // FEWEST_SIZES)
     n = len(alike.questions)
+    if certified:
+        check_prompts(alike, graph.n_edges)
     sizes = _sizes(graph.n_edges, question.length * (1 + n))
-    found = query_circuits(
+    scored = ScoredQuery.of(
         graph,
-        _triple(question),
-        samples=[_triple(q) for q in alike.questions],
-        method="best-of-n" if n else "single",
-        budgets=sizes,
+        triple(question),
+        samples=[triple(q) for q in alike.questions],
         steps=STEPS,
         quiet=quiet,
         budget=budget,
     )
-    made = PromptCircuit(found)
+    made = PromptCircuit(scored.circuits("best-of-n" if n else "single", sizes))
     samples = tuple(_sample(q, made.circuit, budget) for q in alike.questions)
     every = len(_ladder(graph.n_edges))
     few = [f"{len(sizes)} sizes of circuits were tried instead of {every}, for time"] if len(sizes) < every else []
-    notes = (*alike.left_out, *few, *found.scores.notes)
-    return replace(made, samples=samples, tips=_tips(model, question, made.circuit, parts, named), notes=notes)
+    return replace(
+        made,
+        samples=samples,
+        tips=_tips(model, question, made.circuit, parts, named),
+        notes=(*alike.left_out, *few, *made.found.scores.notes),
+        questions=alike.questions,
+        certificate=edges_certified(graph, scored.scores, made.size, seed) if certified else None,
+    )
 
 
 def _sample(question: Question, circuit: Circuit, budget: Budget) -> Sample:
-    [kept] = ndf(execute(circuit, _triple(question), budget=budget, quiet=True))
+    [kept] = ndf(execute(circuit, triple(question), budget=budget, quiet=True))
     assert kept.value is not None  # the gap of a question is never as small as that
     return Sample(question.prompt, question.counterfactual, question.answer.text, question.foil.text, kept.value)
 
 
-def _triple(question: Question) -> tuple[Any, Any, Any]:
+def triple(question: Question) -> tuple[Any, Any, Any]:
+    """A question as circuits take it: prompt, counterfactual and metric."""
     return question.clean, question.corrupted, question.metric
 
 

@@ -42,6 +42,22 @@ def dips(c: PromptCircuit) -> str:
     return f"Larger ones can be worse: with {which} edges it falls below {ENOUGH} again."
 
 
+def certified(c: PromptCircuit) -> str:
+    """How many edges of the circuit are certified; empty where that was not asked for."""
+    proof = c.certificate
+    if proof is None:
+        return ""
+    inside = int((proof.components.placed(proof.certified_in) & c.circuit.edges).sum())
+    over = f"over {counted(proof.examples, 'prompt')}"
+    if not inside:
+        return f"None of the circuit's {len(c.circuit):,} edges is certified {over}: each hangs on single prompts."
+    return (
+        f"Certified {over}: {inside:,} of the circuit's {len(c.circuit):,} edges. They are among the {c.size:,} "
+        "strongest on average, and no insertion, deletion or substitution of a prompt turns the majority of random "
+        "parts of these prompts against them."
+    )
+
+
 def rankings(c: PromptCircuit) -> str:
     """Whose rankings were tried, whose won, and what the circuit keeps elsewhere."""
     if not c.samples:

@@ -56,6 +56,8 @@ def run(
     budget: str | None = None,
     circuit: bool = True,
     paraphrases: Path | Sequence[Any] = (),
+    certify: bool = False,
+    units: str | None = None,
     chat: bool = False,
     out: str | Path = "runs",
     quiet: bool = False,
@@ -63,10 +65,8 @@ def run(
     """Explain one prompt, and write the run folder; if anything goes wrong, or on Ctrl-C, no folder is left.
 
     Args:
-        prompt, model, answer, foil, counterfactual, counterfactuals, seed, budget, circuit, paraphrases, quiet: as in
-            `mechanome.explain`.
-        chat: take prompts and counterfactuals that are texts as a user's message.
-        out: where run folders are.
+        prompt, model, quiet, and all from `answer` to `units`: as in `mechanome.explain`.
+        chat: take prompts and counterfactuals that are texts as a user's message. out: where run folders are.
 
     Raises:
         MechanomeError: as `mechanome.explain`; and where the folder cannot be made.
@@ -81,6 +81,8 @@ def run(
         "budget": budget,
         "circuit": circuit,
         "paraphrases": _records(further(paraphrases), chat),
+        "certify": certify,
+        "units": units,
     }
     return _start("explain", arguments, seed, out, quiet)
 
@@ -282,7 +284,7 @@ WORK: dict[str, Callable[[RunFolder, bool], Found]] = {
 """Every verb: what it does in its run folder."""
 _ALL = {"model", "counterfactuals", "budget", "circuit", "out"}
 ARGUMENTS: dict[str, set[str]] = {
-    "explain": {*_ALL, "prompt", "answer", "foil", "counterfactual", "paraphrases"},
+    "explain": {*_ALL, "prompt", "answer", "foil", "counterfactual", "paraphrases", "certify", "units"},
     "explain-many": {*_ALL, "prompts"},
     "explain-against": {*_ALL, "prompts", "against"},
 }

@@ -56,6 +56,8 @@ def _sections(e: Explanation) -> Iterator[Section]:
         yield document_parts.stability(e)
     if e.circuit is not None:
         yield from document_circuit.circuit(e.circuit)
+    if e.units is not None:
+        yield from document_circuit.units(e.units)
 
 
 def _measured(e: Explanation) -> Iterator[Line]:

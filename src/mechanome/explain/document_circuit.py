@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from markupsafe import Markup
 
 from mechanome.circuits import CircuitPicture
+from mechanome.circuits.certification import Certificate, certificate_section
+from mechanome.circuits.finding.unit_graph import UNITS
+from mechanome.circuits.finding.unit_words import section
 from mechanome.core import Table
 from mechanome.explain import circuit_words as words
 from mechanome.explain.circuit import ENOUGH, STEPS, PromptCircuit
 from mechanome.explain.curve import Curve
-from mechanome.explain.tokens import quoted
+from mechanome.explain.tokens import counted, quoted, whole
+from mechanome.explain.units import PromptUnits
 from mechanome.report import Line, Meter, Picture, Section, Sheet, Stack, number
 
+_CERTIFIED = 20
+"""Certified parts that are listed; the table behind has all."""
 _DRAWN = 150
 """Edges that are drawn and listed, the strongest first; the record has all."""
 
@@ -60,6 +66,33 @@ def circuit(c: PromptCircuit) -> Iterator[Section]:
         ),
         ("An edge says that something is passed on, not what. Edges that stand in for each other may be left out.",),
     )
+
+    if c.certificate is not None:
+        yield certificate(c.certificate, "edges", words.certified(c))
+
+
+def certificate(proof: Certificate, things: str, finding: str = "") -> Section:
+    """A certificate over prompts.
+
+    Args:
+        proof: the certificate. things: what it is of. finding: what it says here; as it says itself where empty.
+    """
+    made = certificate_section(proof, _CERTIFIED)
+    return replace(
+        made, title=f"Which {things} hang on no single prompt", finding=(finding,) if finding else made.finding
+    )
+
+
+def units(found: PromptUnits) -> Iterator[Section]:
+    """The neurons or singular units of the prompt, and their certificate."""
+    own, note = found.carriers, ""
+    if found.elsewhere:
+        note = f"On {counted(found.paraphrases, 'paraphrase')} their mean shares are " + ", ".join(
+            f"{unit.reading.short} {whole(value)}" for unit, value in zip(own.units, found.elsewhere)
+        )
+    yield section(own, "this prompt", f"{note}." if note else "")
+    if found.certificate is not None:
+        yield certificate(found.certificate, UNITS[own.kind])
 
 
 def _sentences(*given: str) -> Line:

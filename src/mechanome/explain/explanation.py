@@ -21,6 +21,7 @@ from mechanome.explain.lens import Lens
 from mechanome.explain.question import Question
 from mechanome.explain.stability import Stability
 from mechanome.explain.tokens import Prediction, quoted, whole
+from mechanome.explain.units import PromptUnits
 from mechanome.explain.verification import Verification
 
 
@@ -67,6 +68,7 @@ class Explanation:
         left_out: what could not be measured on this model, and why.
         cut: further parts that are strong enough to be named, but beyond the number that is.
         circuit: how few edges of the model's graph are enough, None where that was not asked for or cannot be had.
+        units: which neurons or singular units of MLPs carry the answer, None where that was not asked for.
     """
 
     question: Question
@@ -88,6 +90,7 @@ class Explanation:
     left_out: tuple[str, ...] = field(default=())
     cut: int = 0
     circuit: PromptCircuit | None = None
+    units: PromptUnits | None = None
 
     @property
     def explained(self) -> bool:

@@ -25,9 +25,10 @@ from mechanome.explain.items import further, items
 from mechanome.explain.lens import lens
 from mechanome.explain.pair import Pair
 from mechanome.explain.question import ask
-from mechanome.explain.refusals import refuse_early
+from mechanome.explain.refusals import refuse_early, refuse_extras
 from mechanome.explain.stability import stability
 from mechanome.explain.tokens import Prediction
+from mechanome.explain.units import prompt_units, unit_graph
 from mechanome.explain.verification import verify
 from mechanome.tasks import Example, Task
 
@@ -50,6 +51,8 @@ def explain(
     budget: Budget = None,
     circuit: bool = True,
     paraphrases: Path | Sequence[Any] | Task = (),
+    certify: bool = False,
+    units: str | None = None,
     quiet: bool = False,
 ) -> Explanation:
     """Explain why a language model continues a prompt as it does, and test the explanation.
@@ -71,6 +74,8 @@ def explain(
         circuit: find the circuit, too: how few edges of the model's graph are enough.
         paraphrases: further prompts of the same behavior, as `explain_many` takes them (a file, a list, a `Task`); for
             the circuit their rankings of edges are tried beside the prompt's own.
+        certify: certify which edges of the circuit (and units) hang on no single prompt; needs eight paraphrases or so.
+        units: find, too, which "neurons" or "svd" units of MLPs carry the answer, what they read and what they write.
         quiet: no progress.
 
     Returns:
@@ -80,7 +85,8 @@ def explain(
         BadInput: a prompt, answer, foil, counterfactual or option that cannot be used, each with its fix, before the
             model is opened where that can be known; also where no automatic counterfactual can be made.
         ShapeMismatch: a counterfactual of another token length.
-        UnknownModel, NotServed: a model that cannot be opened, or that is no language model.
+        UnknownModel, NotServed: a model that cannot be opened, or that is no language model; or without such units.
+        TooFewRows: a certificate from too few paraphrases.
     """
     if isinstance(prompt, Example):
         [item] = items([prompt])
@@ -91,10 +97,12 @@ def explain(
     alike = further(paraphrases)
     if alike and not circuit:
         raise BadInput("paraphrases", "they are for the circuit, which is not asked for", "leave one of both out")
+    refuse_extras(units, certify, circuit, len(alike))
     refuse_early(prompt, model, answer, foil, counterfactual, counterfactuals, seed, budget, circuit)
     clock = _Clock(quiet)
     with clock.part("open the model"):
         opened = load(model)
+        cut = None if units is None else unit_graph(opened, units)
     with clock.part("choose answer, foil and counterfactual"):
         question = ask(opened, prompt, answer, foil, counterfactual)
     left_out: list[str] = []
@@ -129,8 +137,16 @@ def explain(
         steady = stability(opened, question, grids, named, counterfactuals - 1, budget, quiet)
     wired = None
     if circuit:
-        with clock.part("circuit"), _optional("circuit", left_out, _NO_CIRCUIT):
-            wired = prompt_circuit(opened, question, grids, named, alike, budget, quiet)
+        with clock.part("circuit"), _optional("circuit", left_out, () if certify else _NO_CIRCUIT):
+            proved: Any = {"certified": certify, "seed": seed}
+            wired = prompt_circuit(opened, question, grids, named, alike, **proved, budget=budget, quiet=quiet)
+    carried = None
+    if cut is not None and units is not None:
+        others = () if wired is None else wired.questions
+        with clock.part(units):
+            carried = prompt_units(
+                cut, units, question, others, certified=certify, seed=seed, budget=budget, quiet=quiet
+            )
     return Explanation(
         question=question,
         prediction=Prediction.of(opened, question.clean_logits, SHOWN),
@@ -151,6 +167,7 @@ def explain(
         left_out=tuple(left_out),
         cut=ranked.cut,
         circuit=wired,
+        units=carried,
     )
 
 

@@ -52,6 +52,7 @@ def record(e: Explanation) -> dict[str, Any]:
         },
         "stability": {**_stability(e.stability), "of_verified_parts": e.explained},
         "circuit": None if e.circuit is None else e.circuit.record(),
+        "units": None if e.units is None else e.units.record(),
         "model": vars(e.origin),
         "versions": dict(e.versions),
         "seed": e.seed,

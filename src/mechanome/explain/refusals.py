@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from mechanome.circuits.finding.unit_graph import UNITS
 from mechanome.core import BadInput
+from mechanome.engine.asked import one_of
 from mechanome.engine.memory import Budget, parse_budget
 from mechanome.engine.plain import whole
-from mechanome.explain.asked import Asked, check_asked
+from mechanome.explain.asked import Asked, check_asked, check_certify
 from mechanome.explain.models import check_named
 from mechanome.explain.tokens import quoted
 
@@ -50,3 +52,14 @@ def refuse_early(
     parse_budget(budget)
     if isinstance(model, str | Path):
         check_named(model)
+
+
+def refuse_extras(units: str | None, certify: bool, circuit: bool, paraphrases: int) -> None:
+    """Check what `explain` is asked for besides.
+
+    Raises:
+        BadInput: units that there are not, a certificate without circuit. TooFewRows: too few paraphrases for one.
+    """
+    if units is not None:
+        one_of("units", units, UNITS, "MLPs cannot be cut into these")
+    check_certify(certify, circuit, paraphrases)

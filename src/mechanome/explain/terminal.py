@@ -12,7 +12,7 @@ from rich.text import Text
 from mechanome.explain import headline, story
 from mechanome.explain.components import cut_remark
 from mechanome.explain.explanation import Explanation
-from mechanome.explain.terminal_circuit import circuit
+from mechanome.explain.terminal_circuit import circuit, units
 from mechanome.explain.terminal_text import Unbroken, line, token
 from mechanome.explain.terminal_tokens import tokens
 from mechanome.explain.tokens import whole
@@ -67,6 +67,9 @@ def _blocks(e: Explanation) -> Iterator[Any]:
     if e.circuit is not None:
         yield Text()
         yield from circuit(e.circuit)
+    if e.units is not None:
+        yield Text()
+        yield from units(e.units)
     yield Text()
     yield from (hanging("\u00b7", Unbroken(remark, style="dim")) for remark in _remarks(e))
 

@@ -10,15 +10,19 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+import torch
 from rich.console import Console
 from torch import Tensor
 
 from mechanome.circuits.certification import Certificate, certify
 from mechanome.circuits.circuit import Circuit
 from mechanome.circuits.finding.attention import Look, looks
+from mechanome.circuits.finding.carriers import Carriers, carriers, strongest
+from mechanome.circuits.finding.certifiable import check_certifiable
 from mechanome.circuits.finding.examples import Halves, halves, opened_task
 from mechanome.circuits.finding.measuring import Measures, check_sizes, keeps, measured, misses, total
 from mechanome.circuits.finding.settings import Settings
+from mechanome.circuits.finding.unit_graph import check_room, graph_of
 from mechanome.circuits.finding.ways import WAYS, Ranked
 from mechanome.circuits.graph import Graph
 from mechanome.circuits.measured import Measured
@@ -56,6 +60,7 @@ class Discovery:
         measures: the circuit, and what it does on both halves.
         stability: the report card, where it was asked for.
         certificate: of the circuit's size, over the examples it was found on, where it was asked for.
+        carriers: its strongest units, measured on held-out examples, where MLPs were cut into units.
         looks: where heads of the circuit look most, by source.
         notes: what a reader must know.
         seconds: wall time by stage.
@@ -69,6 +74,7 @@ class Discovery:
     measures: Measures = field(repr=False)
     stability: StabilityReport | None = None
     certificate: Certificate | None = None
+    carriers: Carriers | None = None
     looks: dict[str, Look] = field(default_factory=dict, repr=False)
     notes: tuple[str, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict, repr=False)
@@ -169,23 +175,27 @@ def discover(task: str | Task, model: str | Model, *, quiet: bool = False, **set
         task: a name of `mechanome.tasks.TASKS`, a `.jsonl` file of examples with counterfactuals, or a `Task`.
         model: an opened model, or what `mechanome.load` opens.
         quiet: no progress, and no notes.
-        settings: `method`, `level`, `size`, `threshold`, `sizes`, `metric`, `intervention`, `examples`, `seed`,
-            `stability`, `certify`, `verify`, `budget`, as in `mechanome.circuits.finding.settings.Settings`.
+        settings: `method`, `level`, `units`, `size`, `threshold`, `sizes`, `metric`, `intervention`, `examples`,
+            `seed`, `stability`, `certify`, `verify`, `budget`, as in `mechanome.circuits.finding.settings.Settings`.
 
     Raises:
         BadInput, UnknownName: settings that cannot be, or a size beyond the graph. NotServed: a model without such a
-        graph. TooFewRows: too few examples are left. BudgetTooSmall, NotFinite: as `scores`.
+        graph, or without units. TooFewRows: too few examples are left. BudgetTooSmall, NotFinite: as `scores`.
     """
     asked = Settings(**settings)
     seconds: dict[str, float] = {}
     with _timed(seconds, "model", "opening the model", quiet):
         opened = load(model)
-    graph = Graph.of(opened)
+    graph = graph_of(opened, asked.units)
     check_sizes(asked, graph)
+    check_room(graph, asked)
     with _timed(seconds, "examples", "choosing examples", quiet):
         given = opened_task(task, opened, asked.seed)
         given = given if asked.metric is None else replace(given, metric=asked.metric)
         chosen = halves(opened, given, asked.examples, asked.seed, budget=asked.budget)
+    if asked.certify:
+        fix = "ask for more examples, or give more that the model does right"
+        check_certifiable(len(chosen.finding), total(graph, asked.level), fix)
     with _timed(seconds, "method", f"finding a circuit by {asked.method}", quiet):
         ranked = WAYS[asked.method].find(graph, chosen.finding, asked, quiet)
     with _timed(seconds, "measuring", "measuring circuits", quiet):
@@ -199,10 +209,15 @@ def discover(task: str | Task, model: str | Model, *, quiet: bool = False, **set
         with _timed(seconds, "certificate", "certifying", quiet):
             assert ranked.scores is not None
             proof = certify(Select(measures.chosen.size), ranked.scores, seed=asked.seed, quiet=True)
+    carried = None
+    if asked.units is not None:
+        with _timed(seconds, "units", f"measuring {asked.units} on held-out examples", quiet):
+            carried = _carriers(ranked, measures, chosen, asked, proof, quiet)
     with _timed(seconds, "attention", "reading attention", quiet):
         seen = looks(graph, chosen.finding, measures.chosen.circuit.nodes, budget=asked.budget)
     notes = (*(opened.source.notes if opened.source else ()), *ranked.notes)
-    return Discovery(asked, graph, chosen, ranked, measures, card, proof, seen, tuple(dict.fromkeys(notes)), seconds)
+    kept = tuple(dict.fromkeys(notes))
+    return Discovery(asked, graph, chosen, ranked, measures, card, proof, carried, seen, kept, seconds)
 
 
 @contextmanager
@@ -211,6 +226,32 @@ def _timed(seconds: dict[str, float], name: str, what: str, quiet: bool) -> Iter
     with stage(what, quiet):
         yield
     seconds[name] = time.monotonic() - start
+
+
+def _carriers(
+    ranked: Ranked, measures: Measures, halves: Halves, asked: Settings, proof: Certificate | None, quiet: bool
+) -> Carriers:
+    """The strongest units of the circuit, on the examples that it was not found on."""
+    circuit, found = measures.chosen.circuit, ranked.scores
+    assert asked.units is not None and found is not None
+    graph, nodes = circuit.graph, found.level == "node"
+    values = found.values if nodes else torch.where(circuit.edges, found.values, 0.0).sum(1)
+    sources = strongest(graph, circuit.used, values)
+    carried = carriers(
+        graph,
+        asked.units,
+        sources,
+        values,
+        halves.held_out,
+        halves.held_out.encode(graph.opened()),
+        among=int((circuit.used & graph.kinds("unit")).sum()),
+        ranked_by=asked.method,
+        intervention=asked.intervention,
+        seed=asked.seed,
+        budget=asked.budget,
+        quiet=quiet,
+    )
+    return carried if proof is None or not nodes else carried.certified(proof, sources)
 
 
 def _stability(

@@ -7,10 +7,10 @@ from typing import Any
 from mechanome.circuits.certification import Certificate
 from mechanome.circuits.finding.discovery import Discovery
 from mechanome.circuits.finding.measuring import ENOUGH, Half
+from mechanome.circuits.finding.plainly import interval_record, measured_record
 from mechanome.circuits.finding.rows import rows
-from mechanome.circuits.measured import Measured
 from mechanome.circuits.screening import Screened
-from mechanome.core import Interval, plain
+from mechanome.core import plain
 
 
 def record(d: Discovery) -> dict[str, Any]:
@@ -35,13 +35,14 @@ def record(d: Discovery) -> dict[str, Any]:
             "heads": d.heads,
             "parts": [vars(row) for row in rows(d)],
         },
-        "finding": {name: _measured(pair[0]) for name, pair in d.properties.items()},
-        "held_out": {name: _measured(pair[1]) for name, pair in d.properties.items()},
-        "without": {name: _measured(value) for name, value in d.without.items()},
+        "finding": {name: measured_record(pair[0]) for name, pair in d.properties.items()},
+        "held_out": {name: measured_record(pair[1]) for name, pair in d.properties.items()},
+        "without": {name: measured_record(value) for name, value in d.without.items()},
         "curves": {"finding": _curve(d.measures.finding), "held_out": _curve(d.measures.held_out)},
         "screening": None if d.ranked.screened is None else _screening(d, d.ranked.screened),
         "stability": None if d.stability is None else d.stability.record(),
-        "certificate": None if d.certificate is None else _certificate(d.certificate),
+        "certificate": None if d.certificate is None else certificate_record(d.certificate),
+        "units": None if d.carriers is None else d.carriers.record(),
         "attention": {name: vars(look) for name, look in d.looks.items()},
         "notes": list(d.notes),
         "versions": dict(d.versions),
@@ -50,26 +51,18 @@ def record(d: Discovery) -> dict[str, Any]:
     return dict(plain(found))
 
 
-def _measured(found: Measured) -> dict[str, Any]:
-    return {"value": found.value, "interval": _interval(found.interval), "note": found.note}
-
-
-def _interval(at: Interval | None) -> dict[str, Any] | None:
-    return None if at is None else {"lo": at.lo, "hi": at.hi, "n": at.n, "level": at.level}
-
-
 def _curve(half: Half) -> dict[str, Any] | None:
     if half.curve is None:
         return None
     return {
         "sizes": list(half.curve.sizes),
-        "faithfulness": [_measured(found) for found in half.curve.faithfulness],
-        "cpr": _measured(half.curve.cpr),
-        "cmd": _measured(half.curve.cmd),
+        "faithfulness": [measured_record(found) for found in half.curve.faithfulness],
+        "cpr": measured_record(half.curve.cpr),
+        "cmd": measured_record(half.curve.cmd),
     }
 
 
-def _certificate(found: Certificate) -> dict[str, Any]:
+def certificate_record(found: Certificate) -> dict[str, Any]:
     """What is certified to be in; `certificate.json` has every part."""
     named = zip(found.names, found.certified_in.tolist(), found.votes.tolist(), found.bounds.lower.tolist())
     return {
@@ -87,7 +80,7 @@ def _screening(d: Discovery, s: Screened) -> dict[str, Any]:
         "verified": int(s.verified.sum()),
         "of": int(s.estimate.known.sum()),
         "rank_correlation": None if s.agreement is None else s.agreement.estimate,
-        "rank_correlation_interval": _interval(s.agreement),
+        "rank_correlation_interval": interval_record(s.agreement),
         "signs_changed": s.signs_changed,
         "pairs_reordered": s.reordered,
         "overlap_with_estimate_alone": None if d.overlap is None else d.overlap.value,

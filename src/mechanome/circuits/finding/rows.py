@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
+from mechanome.circuits.circuit import Circuit
 from mechanome.circuits.finding.discovery import Discovery
 from mechanome.core import Table
+
+_EDGES, _SOURCES = 100_000, 60
+"""Edges beyond which only those between so many sources are drawn."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,17 @@ def rows(d: Discovery) -> list[Row]:
         target = graph.targets[at[1]] if edges else None
         made.append(Row(graph.sources[at[0]], target, guessed, measured, value / total if total else None))
     return sorted(made, key=lambda row: -abs(row.value))
+
+
+def drawable(d: Discovery) -> Circuit:
+    """The circuit, of very many edges those between its strongest sources: more are no picture, and take minutes."""
+    found = d.ranked.scores
+    if len(d.circuit) <= _EDGES or found is None or found.level != "node":
+        return d.circuit
+    sizes = torch.where(d.circuit.used, found.values.abs(), -1.0)
+    strong = torch.zeros_like(d.circuit.used)
+    strong[sizes.topk(min(_SOURCES, len(sizes))).indices] = True
+    return Circuit(d.graph, d.circuit.edges & strong[:, None] & Circuit.of_nodes(d.graph, strong).edges)
 
 
 def table(d: Discovery, k: int | None = None) -> Table:

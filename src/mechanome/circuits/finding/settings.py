@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from mechanome.circuits.finding.certifiable import check_certifiable, fewest_examples
+from mechanome.circuits.finding.unit_graph import UNITS
 from mechanome.circuits.finding.ways import WAYS, Way
 from mechanome.circuits.interventions import KINDS
 from mechanome.circuits.metrics import SIZES
@@ -15,6 +17,8 @@ from mechanome.engine.memory import parse_budget
 from mechanome.engine.plain import number, whole
 from mechanome.tasks import METRICS
 
+_PARTS = 10
+"""Fewer sources no graph has; certificates of more parts need more examples."""
 _LIMITS = {
     "size": "size, a number of edges such as 200",
     "threshold": "threshold, what an edge is worth at least, such as 0.01",
@@ -28,7 +32,9 @@ class Settings:
 
     Args:
         method: a name of `WAYS`.
-        level: whether edges are chosen, or sources with all edges between them.
+        level: whether edges are chosen, or sources with all edges between them: "edge" or "node". Empty takes edges,
+            and sources where MLPs are cut into units.
+        units: what MLPs are cut into, a name of `mechanome.circuits.finding.unit_graph.UNITS`; None leaves them whole.
         size: edges (or sources) of the circuit; None takes the smallest one on the curve that is faithful enough.
         threshold: what an edge must be worth, for searches that stop there.
         sizes: shares of all edges (or sources) at which circuits are measured.
@@ -46,7 +52,8 @@ class Settings:
     """
 
     method: str = "eap-ig"
-    level: str = "edge"
+    level: str = ""
+    units: str | None = None
     size: int | None = None
     threshold: float | None = None
     sizes: tuple[float, ...] = SIZES
@@ -61,6 +68,11 @@ class Settings:
 
     def __post_init__(self) -> None:
         one_of("method", self.method, WAYS, "there is no such method")
+        if self.units is not None:
+            one_of("units", self.units, UNITS, "MLPs cannot be cut into these")
+            self._check_units(WAYS[self.method])
+        if not self.level:
+            object.__setattr__(self, "level", "edge" if self.units is None else "node")
         one_of("level", self.level, ("edge", "node"))
         if self.level not in WAYS[self.method].levels:
             raise BadInput(f"level {self.level!r}", f"{self.method} finds edges", "leave it out")
@@ -77,8 +89,18 @@ class Settings:
         if self.certify and WAYS[self.method].searches:
             why = f"{self.method} would search again for each of a thousand masks"
             raise BadInput("certify", why, "choose a method that scores, or call mechanome.circuits.certify")
+        if self.certify:  # how many parts there are is not known yet: no graph has fewer
+            least = 2 * fewest_examples(_PARTS) - 1
+            check_certifiable((self.examples + 1) // 2, _PARTS, f"use at least {least} examples: one half finds")
         object.__setattr__(self, "sizes", _shares(self.sizes))
         parse_budget(self.budget)
+
+    def _check_units(self, way: Way) -> None:
+        """Ways that would run the model for every single unit are refused."""
+        if not way.screens:
+            why = f"{self.method} would run the model again for every one of tens of thousands"
+            fix = "choose an estimate, such as relp or eap-ig; the strongest are then measured exactly"
+            raise BadInput(f"units={self.units!r}", why, fix)
 
     def _check_limits(self, way: Way) -> None:
         given = [name for name in ("size", "threshold") if getattr(self, name) is not None]

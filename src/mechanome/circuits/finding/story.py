@@ -8,6 +8,7 @@ from mechanome.circuits.certification import Certificate
 from mechanome.circuits.finding.discovery import Discovery
 from mechanome.circuits.finding.measuring import ENOUGH
 from mechanome.circuits.finding.rows import strongest_heads
+from mechanome.circuits.finding.unit_words import finding
 from mechanome.circuits.finding.ways import WAYS
 from mechanome.circuits.measured import Measured
 from mechanome.circuits.metrics import SizeCurve
@@ -43,6 +44,8 @@ _OVER = 1.2
 def title(d: Discovery) -> Line:
     """The circuit's size and what it keeps."""
     n = f"{len(d.circuit):,} of {d.graph.n_edges:,} edges"
+    if d.settings.units is not None and d.settings.level == "node":
+        n = f"{int(d.circuit.used.sum()):,} of {len(d.graph.sources):,} sources"
     value = d.faithfulness.value
     if value is None:
         return (f"{n}: nothing to explain in {d.halves.finding.name}",)
@@ -116,6 +119,8 @@ def _story(d: Discovery) -> Iterator[Line]:
         yield (_stability(d),)
     if d.certificate is not None:
         yield (_certificate(d.certificate),)
+    if d.carriers is not None:
+        yield (f"{finding(d.carriers)} Measured on the held-out examples.",)
 
 
 def _example(d: Discovery) -> Iterator[Line]:

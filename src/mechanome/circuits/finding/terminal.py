@@ -13,6 +13,7 @@ from rich.text import Text
 from mechanome.circuits.finding import story
 from mechanome.circuits.finding.discovery import Discovery
 from mechanome.circuits.finding.rows import rows
+from mechanome.circuits.finding.unit_words import terminal as unit_table
 from mechanome.report import Line, number, spans
 from mechanome.report.rendering import share
 from mechanome.report.terminal import hanging, table
@@ -42,6 +43,9 @@ def _blocks(d: Discovery) -> Iterator[Any]:
     yield Padding(_edges(d), _INDENT)
     about = f"Effects in {story.UNIT[d.halves.finding.metric]}; share of the whole effect, negative against the answer."
     yield Padding(Text(about, style="dim"), _INDENT)
+    if d.carriers is not None and d.carriers.units:
+        yield Text()
+        yield Padding(unit_table(d.carriers), _INDENT)
     if d.measures.held_out.curve is not None:
         yield Text()
         yield Padding(_curve(d), _INDENT)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from mechanome.circuits.attribution import relp_rules
 from mechanome.circuits.circuit import Circuit
 from mechanome.circuits.graph import Graph
 from mechanome.circuits.score_matrix import Scores
 from mechanome.circuits.scoring import METHODS, scores
-from mechanome.circuits.screening import Screened, screen
+from mechanome.circuits.screening import VERIFIED, Screened, screen
 from mechanome.circuits.search import SEARCHES, search
 from mechanome.tasks import Task
 
@@ -60,19 +61,33 @@ class Way:
     searches: bool = False
 
 
+RELP = "relp"
+"""The way of paper 20: `eap` under backward rules that hold norms, attention and activations linear."""
+
+
 def _screened(graph: Graph, data: Task, asked: Settings, quiet: bool) -> Ranked:
+    relp = asked.method == RELP
     found = screen(
         graph,
         data,
-        by=asked.method,
-        verify=asked.verify,
+        by="eap" if relp else asked.method,
+        verify=_verified(graph, asked),
+        rules=relp_rules(graph.opened()) if relp else (),
         level=asked.level,  # type: ignore[arg-type]
         intervention=asked.intervention,
         per_input=asked.stability or asked.certify,
         budget=asked.budget,
         quiet=quiet,
     )
+    found = replace(found, estimate=replace(found.estimate, method=asked.method))
     return Ranked(found.scores, found, notes=found.scores.notes)
+
+
+def _verified(graph: Graph, asked: Settings) -> int | None:
+    """How many are measured exactly: units are many, so that not every source is."""
+    if asked.verify is not None or asked.units is None or asked.level == "edge":
+        return asked.verify
+    return min(VERIFIED, len(graph.sources))
 
 
 def _exact(graph: Graph, data: Task, asked: Settings, quiet: bool) -> Ranked:
@@ -106,7 +121,11 @@ def _searched(graph: Graph, data: Task, asked: Settings, quiet: bool) -> Ranked:
 
 
 WAYS: dict[str, Way] = {
-    name: Way(_screened if method.estimate else _exact, method.definition, screens=method.estimate)
-    for name, method in METHODS.items()
-} | {name: Way(_searched, way.definition, ("edge",), way.limits, searches=True) for name, way in SEARCHES.items()}
+    **{
+        name: Way(_screened if method.estimate else _exact, method.definition, screens=method.estimate)
+        for name, method in METHODS.items()
+    },
+    RELP: Way(_screened, "one gradient with norms, attention and activations held linear (RelP)", screens=True),
+    **{name: Way(_searched, way.definition, ("edge",), way.limits, searches=True) for name, way in SEARCHES.items()},
+}
 """Every way by name."""

@@ -1,0 +1,138 @@
+"""Units in sentences, on a report page and on the terminal: what they are worth, what they read and write."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table as Grid
+from rich.text import Text
+
+from mechanome.circuits.finding.carriers import Carrier, Carriers
+from mechanome.circuits.finding.unit_graph import UNITS
+from mechanome.circuits.measured import Measured
+from mechanome.report import Cell, Meter, Section, Sheet, Weights, number
+from mechanome.report.rendering import share, visible
+from mechanome.report.terminal import table
+
+_WORDS = 3
+"""Tokens of each kind in the terminal."""
+_WEAKEST = 0.05
+"""Of the strongest shade: weaker tokens stay plain."""
+
+
+def finding(c: Carriers) -> str:
+    """What the units lose together, beside as many others and beside all."""
+    name = UNITS[c.kind]
+    if not c.units:
+        return f"None of the parts chosen is one of the {c.every:,} {name}."
+    n = len(c.units)
+    one = f"the {n} strongest {name}" if n > 1 else f"the strongest of the {name}"
+    said = f"Without {one} (of {c.among:,} chosen among), {_lost(c.together)} of the effect is lost"
+    if c.chance:
+        lo, hi = min(c.chance), max(c.chance)
+        said += f"; without {n} others of the same layers, {share(lo)} to {share(hi)} ({len(c.chance)} random sets)"
+    return f"{said}. Without any of the {c.every:,}, {_lost(c.whole)}."
+
+
+def section(c: Carriers, measured_on: str, note: str = "") -> Section:
+    """The units as a section of a report page.
+
+    Args:
+        c: the units. measured_on: which examples, such as "the held-out examples". note: a further sentence of limits.
+    """
+    name = UNITS[c.kind]
+    sure = any(unit.certified for unit in c.units)
+    columns = [
+        ("unit", "layer, and number there"),
+        ("share", "of the whole effect, lost where this unit alone carries something else"),
+        ("exact", "change of the metric; negative where the answer needs it"),
+        ("chosen by", f"its score by {c.ranked_by}; exact where that was measured"),
+        *([("certified", "in: among the chosen on almost all random sub-datasets")] if sure else []),
+        ("detects", _detectors(c.units)),
+        ("promotes", "tokens whose logits it raises most, by way of the stream alone"),
+        ("suppresses", "tokens whose logits it lowers most"),
+        ("on at", "the place of the texts where it is on most; shades are its activation"),
+    ]
+    return Section(
+        f"Which {name} carry it",
+        (
+            f"The strongest {name} of the MLPs, one by one: what each is worth, what it reads and what it writes. "
+            "Effects are measured, readings are not.",
+        ),
+        Sheet(columns, [_row(unit, sure) for unit in c.units], numbers=c.table()),
+        (finding(c),),
+        (
+            f"Each alone, then all of them, carry what they carry on the counterfactual (or what else was asked for), "
+            f"in runs of the whole model on {measured_on} ({c.examples}). What a unit writes is its row of the output "
+            "weight, read through the unembedding; what it detects is read off its weights, the norm folded in. Signs "
+            "are turned so that a unit promotes what it moves most; it is marked where it does so when negative. "
+            "(RelP neurons, Arora et al. 2026; Detector-Effector Units, Xue & Andrzejak 2026.)",
+        ),
+        (
+            "Tokens show the direct way in and out; what earlier and later layers make of it they do not show. Effects "
+            f"of single units do not add up. {note}".strip(),
+        ),
+    )
+
+
+def terminal(c: Carriers) -> Grid:
+    """The units as a table of the terminal, 80 columns wide."""
+    sure = any(unit.certified for unit in c.units)
+    names = [("unit", "left"), ("share", "right"), *([("certified", "left")] if sure else [])]
+    made = table([*names, ("detects", "left"), ("writes", "left")])
+    for unit in c.units:
+        reading = unit.reading
+        words = [reading.short, share(unit.share), *([unit.certified] if sure else [])]
+        made.add_row(*words, Text(_few(reading.detects)), Text(_few(reading.card.promotes) + _marked(unit)))
+    return made
+
+
+def _row(unit: Carrier, sure: bool) -> list[str | Cell]:
+    reading, card = unit.reading, unit.reading.card
+    place = card.opens[0] if card.opens else None
+    on: str | Cell = ""
+    if place is not None:
+        limit = max(abs(gate) for gate in place.gates)
+        on = Weights(
+            [visible(t) for t in place.tokens], [g / limit if g > _WEAKEST * limit else 0.0 for g in place.gates]
+        )
+    name = reading.short + ("" if card.determined else " (direction not unique)")
+    return [
+        name,
+        "" if unit.share is None else Meter(unit.share),
+        _exact(unit.effect),
+        number(unit.score, 3),
+        *([unit.certified] if sure else []),
+        _words(reading.detects),
+        _words(card.promotes) + _marked(unit),
+        _words(card.suppresses),
+        on,
+    ]
+
+
+def _exact(effect: Measured) -> str:
+    at = effect.interval
+    return number(effect.value, 3) + ("" if at is None else f" [{number(at.lo, 3)}, {number(at.hi, 3)}]")
+
+
+def _marked(unit: Carrier) -> str:
+    return " (when negative)" if unit.reading.turned else ""
+
+
+def _detectors(units: Sequence[Carrier]) -> str:
+    return "; ".join(dict.fromkeys(unit.reading.detector for unit in units))
+
+
+def _words(scored: Sequence[tuple[str, float]]) -> str:
+    return " ".join(visible(name) for name, _ in scored)
+
+
+def _few(scored: Sequence[tuple[str, float]]) -> str:
+    return _words(scored[:_WORDS])
+
+
+def _lost(found: Measured | None) -> str:
+    if found is None or found.value is None:
+        return "an undefined share" + ("" if found is None else f" ({found.note})")
+    at = found.interval
+    return share(found.value) + ("" if at is None else f" [{number(100 * at.lo, 0)} to {share(at.hi)}]")
