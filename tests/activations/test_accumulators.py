@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_models import small
 
 from mechanome.activations.accumulators import (
     CoActivation,
@@ -28,6 +29,7 @@ from mechanome.core.errors import (
     UnknownSite,
 )
 from mechanome.core.state import flatten, unflatten
+from mechanome.engine.generation import generate
 
 UNITS = 4
 
@@ -313,3 +315,16 @@ def test_a_refused_batch_leaves_the_accumulator_as_it_was():
         a.update(ONE, [[1.0, 2.0], [3.0, 4.0]])
     after = flatten(a.state_dict())
     assert before[1] == after[1] and all(torch.equal(before[0][k], after[0][k]) for k in before[0])
+
+
+def test_a_generation_streams_into_accumulators_and_stores_nothing():
+    settings = {"max_new_tokens": 5, "eos": None}
+    prompts = ["w1 w2 w3", "w4 w5"]
+    kept = generate(small(), prompts, capture=["resid_post.*"], **settings)
+    streamed = PerSite(Moments)
+    lean = generate(small(), prompts, capture=["resid_post.*"], reduce=streamed, **settings)
+    assert not lean.sites and len(streamed) == len(kept.sites)
+    for site in kept.sites:
+        x = kept[site].double().flatten(0, 1)
+        assert streamed[site].rows == len(x) == 10
+        torch.testing.assert_close(streamed[site].mean, x.mean(0), rtol=1e-9, atol=1e-12)
