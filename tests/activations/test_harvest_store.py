@@ -241,7 +241,7 @@ def test_too_little_room_is_said_before_it_starts(tmp_path, monkeypatch):
 def test_rows_that_are_no_numbers_end_a_harvest_and_lose_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(HARVEST, "_CHUNK", 1)
     monkeypatch.setattr(HARVEST, "AT_ONCE", 200)
-    monkeypatch.setattr(HARVEST, "_CALIBRATION", 100)
+    monkeypatch.setattr("mechanome.activations.policy.CALIBRATION", 100)
     whole = content(store_in(tmp_path / "whole").path)
     read = Reader.read
 

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from mechanome.activations.arrays import ArrayActivations
     from mechanome.activations.corpora.table import CORPORA, corpora_table, corpus
     from mechanome.activations.drop import Drop
+    from mechanome.activations.generated import GeneratedActivations
     from mechanome.activations.harvest import harvest
+    from mechanome.activations.live import ModelActivations
     from mechanome.activations.planted import PlantedFeatures
     from mechanome.activations.store import ActivationStore
     from mechanome.activations.stream import ActivationStream
@@ -32,6 +34,8 @@ __all__ = [
     "Activations",
     "ArrayActivations",
     "Drop",
+    "GeneratedActivations",
+    "ModelActivations",
     "PlantedFeatures",
     "Texts",
     "corpora_table",

@@ -9,11 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from mechanome.activations.activations import Activations
 from mechanome.activations.drop import Drop
+from mechanome.activations.policy import chunks, kept_rows, median_norms
 from mechanome.activations.reader import AT_ONCE, Reader
 from mechanome.activations.recipe import named_texts, recipe
 from mechanome.activations.sequences import sequences
@@ -32,8 +31,6 @@ from mechanome.engine.site import Site
 
 _CHUNK = 2**26
 """Bytes of rows that are read before they are written: what a killed harvest does again."""
-_CALIBRATION = 4096
-"""Tokens that the median norms of `Drop` are taken over."""
 
 
 def harvest(
@@ -126,21 +123,6 @@ def _begin(path: Path, reader: Reader, made: dict[str, Any], dtype: str, order: 
     return store
 
 
-def median_norms(reader: Reader) -> dict[str, float]:
-    """Per site, the median norm over the first tokens of the data."""
-    first = int(np.searchsorted(reader.data.offsets, _CALIBRATION))
-    rows = reader.read(np.arange(min(max(first, 1), len(reader.data))))
-    return {site: float(x.float().norm(dim=1).median()) for site, x in rows.values.items()}
-
-
-def kept_rows(reader: Reader, wanted: np.ndarray, drop: Drop, medians: dict[str, float]) -> tuple[Activations, int]:
-    """The rows of some sequences that the policy keeps, and how many it left out."""
-    rows = reader.read(wanted)
-    keep = torch.from_numpy(drop.by_place(reader.data, *reader.data.places(wanted)))
-    keep &= drop.by_norm(rows.values, medians)
-    return rows.take(keep), int((~keep).sum())
-
-
 def _run(store: ActivationStore, reader: Reader, drop: Drop, quiet: bool) -> ActivationStore:
     """From where a store is to its end."""
     data = reader.data
@@ -161,7 +143,7 @@ def _run(store: ActivationStore, reader: Reader, drop: Drop, quiet: bool) -> Act
             if number < writer.progress.chunks:
                 bar.skip(tokens)
                 continue
-            rows, dropped = kept_rows(reader, wanted, drop, dict(store.medians))
+            rows, dropped = kept_rows(reader, wanted, drop, store.medians)
             seq, pos = rows.labels["seq"].numpy(), rows.labels["pos"].numpy()
             writer.add(rows, data.offsets[seq] + pos, dropped)
             bar.advance(tokens)
@@ -182,12 +164,6 @@ def _opened(path: Path, site: str, shards: Iterable[Shard], bar: Bar) -> Iterato
     for shard in shards:
         yield shard.open(path, site)["activation"]
         bar.advance()
-
-
-def chunks(lengths: np.ndarray, size: int) -> list[np.ndarray]:
-    """Consecutive sequences, each chunk about `size` tokens."""
-    begins = (np.cumsum(lengths) - lengths) // size
-    return np.split(np.arange(len(lengths)), np.flatnonzero(np.diff(begins)) + 1)
 
 
 def _chunk(reader: Reader) -> int:
