@@ -6,7 +6,7 @@ PROMPT ?= The capital of France is
 # Workers share the cores: one thread each is faster, and far steadier, than two that spin.
 WORKERS ?= 2
 
-.PHONY: demo test lint docs bench-circuits bench-engine explain-prompts clean
+.PHONY: demo test lint docs bench-circuits bench-dictionaries bench-engine explain-prompts clean
 
 demo: $(VENV)/.installed
 	$(BIN)/mechanome explain "$(PROMPT)"
@@ -28,7 +28,7 @@ docs: $(VENV)/.installed
 explain-prompts: $(VENV)/.installed
 	$(BIN)/python scripts/explain_prompts.py
 
-bench-circuits bench-engine: bench-%: $(VENV)/.installed
+bench-circuits bench-dictionaries bench-engine: bench-%: $(VENV)/.installed
 	$(BIN)/python -m benchmarks.$*
 
 $(VENV)/.installed: pyproject.toml constraints.txt

@@ -1,0 +1,1 @@
+"""Workers of the dictionary benchmark: one a peer."""
