@@ -234,7 +234,7 @@ def llamascopium_relu(root: Path) -> Restated:
 
 
 def llama_scope_r1(root: Path) -> Restated:
-    """The release between the two: `encoder.weight` keys with `log_jumprelu_threshold` per latent, norms in the JSON."""
+    """The release between the two: `encoder.weight` keys with `log_jumprelu_threshold` per latent."""
     w, folder = _draw(21), root / "400M-Slimpajama-400M-OpenR1-Math-220k" / "L9R"
     folder.mkdir(parents=True)
     hook = "blocks.9.hook_resid_post"

@@ -8,6 +8,7 @@ from typing import Any
 from mechanome.core.errors import CorruptFile, UnknownName, nearest
 from mechanome.dictionaries.architectures.batch_top_k import BatchTopK
 from mechanome.dictionaries.architectures.gated import Gated
+from mechanome.dictionaries.architectures.imported import AbsTopK, GroupMax, RowNormalized, WeightedTopK
 from mechanome.dictionaries.architectures.jump_relu import JumpReLU
 from mechanome.dictionaries.architectures.matryoshka import Matryoshka
 from mechanome.dictionaries.architectures.poly import PolySAE
@@ -19,17 +20,21 @@ from mechanome.dictionaries.spec import DictionarySpec
 
 __all__ = [
     "ARCHITECTURES",
+    "AbsTopK",
     "BatchTopK",
     "Crosscoder",
     "Gated",
+    "GroupMax",
     "JumpReLU",
     "Matryoshka",
     "PolySAE",
     "ReLU",
     "Recipe",
+    "RowNormalized",
     "SkipTranscoder",
     "TopK",
     "Transcoder",
+    "WeightedTopK",
     "recipe_of",
 ]
 
@@ -46,6 +51,10 @@ ARCHITECTURES: dict[str, type[Recipe]] = {
         Transcoder,
         SkipTranscoder,
         Crosscoder,
+        AbsTopK,
+        GroupMax,
+        WeightedTopK,
+        RowNormalized,
     )
 }
 
