@@ -128,14 +128,13 @@ def test_a_state_goes_through_files_and_goes_on_the_same(name):
 
 
 def test_a_state_is_a_copy():
-    a = Moments().update(np.ones((2, 3)))
+    a = CoActivation().update(np.ones((2, 2)))
     state = a.state_dict()
-    a.update(np.zeros((2, 3)))
-    assert state["fields"]["_mean"].tolist() == [1, 1, 1]
-    b = Moments()
+    a.update(np.ones((2, 2)))
+    b = CoActivation()
     b.load_state_dict(state)
-    b.update(np.zeros((2, 3)))
-    assert state["fields"]["rows"] == 2
+    b.update(np.ones((1, 2)))
+    assert state["fields"]["rows"] == 2 and state["fields"]["_counts"].tolist() == [[2, 2], [2, 2]]
 
 
 def test_moments_by_hand_and_with_a_large_mean():
@@ -152,6 +151,12 @@ def test_a_unit_that_never_varies_has_exactly_no_variance():
     for rows in (3, 7, 11):
         a.update(np.full((rows, 1), 0.1))
     assert a.variance.item() == 0.0 and a.mean.item() == 0.1
+
+
+def test_neither_in_one_batch():
+    for rows in range(1, 40):
+        a = Moments().update(np.full((rows, 1), 0.1))
+        assert a.variance.item() == 0.0 and a.mean.item() == 0.1
 
 
 def codes(x):
@@ -199,6 +204,11 @@ def test_correlation_is_numpys_and_undefined_where_nothing_varied():
     assert a.x.rows == a.y.rows == 60 and a.covariance.shape == (3, 1)
 
 
+def test_correlation_of_a_code_that_never_varied_is_undefined():
+    x, y = np.full((30, 1), 0.3), np.random.default_rng(0).normal(size=(30, 8))
+    assert Correlation().update(codes(x), y).correlation.isnan().all()
+
+
 def test_difference_of_means_and_effect_by_hand():
     a = DiffMean().update([[0.0], [2.0], [5.0], [7.0]], [0, 0, 1, 1])
     assert a.counts == (2, 2) and a.difference.tolist() == [5.0]
@@ -211,6 +221,13 @@ def test_top_examples_break_ties_by_id_and_give_a_group_one_place():
     assert a.ids.tolist() == [[4, 9, 7]] and a.values.tolist() == [[3.0, 3.0, 2.0]]
     b = TopExamples(3).update(x, ids=[5, 9, 4, 7, 1, 2], groups=[0, 1, 1, 0, 2, 2])
     assert b.ids.tolist() == [[4, 7, -1]] and b.groups.tolist() == [[1, 0, -1]]
+
+
+def test_an_equal_value_of_a_smaller_id_still_enters_a_full_list():
+    a = TopExamples(1).update([[3.0]], ids=[9]).update([[3.0]], ids=[4]).update([[3.0]], ids=[6])
+    assert a.ids.tolist() == [[4]]
+    b = TopExamples(1).update([[3.0], [3.0]], ids=[4, 9], groups=[8, 2])
+    assert b.ids.tolist() == [[4]] and b.groups.tolist() == [[8]]
 
 
 def test_density_counts_what_lies_between_its_edges():
