@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from mechanome.dictionaries.capabilities import Interacting, LinearEncoder, MultiSite, Skip, Thresholded
     from mechanome.dictionaries.codes import SparseCodes
     from mechanome.dictionaries.dictionary import Dictionary
+    from mechanome.dictionaries.features import FeatureCards, Latent
     from mechanome.dictionaries.fitting.fit import DictionaryFit, fit
+    from mechanome.dictionaries.metrics import evaluate, pareto
     from mechanome.dictionaries.norm import Affine
     from mechanome.dictionaries.pattern import Pattern
     from mechanome.dictionaries.spec import DictionarySpec
@@ -38,9 +40,11 @@ __all__ = [
     "Dictionary",
     "DictionaryFit",
     "DictionarySpec",
+    "FeatureCards",
     "Gated",
     "Interacting",
     "JumpReLU",
+    "Latent",
     "LatentBasis",
     "LinearEncoder",
     "Matryoshka",
@@ -57,7 +61,9 @@ __all__ = [
     "Thresholded",
     "TopK",
     "Transcoder",
+    "evaluate",
     "fit",
+    "pareto",
     "recipe_of",
 ]
 

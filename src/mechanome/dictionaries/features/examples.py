@@ -138,7 +138,7 @@ def _ids(batch: Activations) -> tuple[Tensor, Tensor]:
 
 def _encoded(dictionary: Dictionary, batch: Activations) -> SparseCodes:
     with torch.no_grad():
-        return dictionary.encode(joined(batch, dictionary.spec.sites_in)).to("cpu")
+        return dictionary.encode(joined(batch, dictionary.spec.sites_in, dictionary)).to("cpu")
 
 
 def _only(codes: SparseCodes, latents: Sequence[int]) -> SparseCodes:

@@ -41,7 +41,7 @@ class _Passed:
     legacy: LegacySums = field(default_factory=LegacySums)
 
     def update(self, rows: Activations, dictionary: Dictionary, parts: Mapping[str, Split], legacy: bool) -> None:
-        x, target = joined(rows, dictionary.spec.sites_in), joined(rows, dictionary.spec.sites_out)
+        x, target = (joined(rows, sites, dictionary) for sites in (dictionary.spec.sites_in, dictionary.spec.sites_out))
         with torch.no_grad():
             codes = dictionary.encode(x)
             made = dictionary.decode(codes, x)
@@ -55,9 +55,10 @@ class _Passed:
             self.sums[name].update(target[mask], made[mask], own, active[mask.to(active.device)])
 
 
-def joined(rows: Activations, sites: Sequence[str]) -> Tensor:
-    """Values of the sites side by side, in fp32; of the only site where a dictionary does not say which."""
-    return torch.cat([rows[site].float() for site in sites], dim=-1) if sites else rows.x.float()
+def joined(rows: Activations, sites: Sequence[str], dictionary: Dictionary) -> Tensor:
+    """Values of sites side by side, fp32, where the dictionary is; of the only site where it does not say which."""
+    values = torch.cat([rows[site] for site in sites], dim=-1) if sites else rows.x
+    return values.to(dictionary.norm.shift.device, torch.float32)
 
 
 def evaluate(

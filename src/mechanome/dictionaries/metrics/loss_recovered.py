@@ -145,8 +145,9 @@ def ce_recovered(
 
 
 def made(dictionary: Dictionary, x: Tensor) -> Tensor:
-    """What a dictionary makes of activations `[row, d_in]`: `[row, d_out]`, in their dtype."""
-    return dictionary.decode(dictionary.encode(x), x).to(x.dtype)
+    """What a dictionary makes of activations `[row, d_in]`: `[row, d_out]`, in their dtype and where they are."""
+    own = x.to(dictionary.norm.shift.device)
+    return dictionary.decode(dictionary.encode(own), own).to(x)
 
 
 def _sites(named: Mapping[str, Dictionary], site: str | Site | None) -> tuple[str, str]:

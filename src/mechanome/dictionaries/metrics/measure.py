@@ -10,7 +10,7 @@ import numpy as np
 from mechanome.core import Interval, NotFinite, TooFewRows, bootstrap
 from mechanome.dictionaries.metrics.definitions import Definition, definition
 
-RESAMPLES = 2_000
+RESAMPLES = 1_000
 """Of a bootstrap; there is one for each metric, split and dictionary."""
 
 
