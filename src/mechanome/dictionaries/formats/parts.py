@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mechanome.core.errors import CorruptFile, NotServed
+from mechanome.core.errors import NotServed
 from mechanome.dictionaries.architectures import Recipe, RowNormalized, SkipTranscoder, Transcoder, recipe_of
 from mechanome.dictionaries.autoencoder import SparseAutoencoder
 from mechanome.dictionaries.decoders import LinearDecoder
@@ -68,19 +68,22 @@ class Parts:
         Raises:
             NotServed: it is of another kind (a polynomial decoder, several sites).
         """
-        spec, recipe = dictionary.spec, None
-        if isinstance(dictionary, SparseAutoencoder) and isinstance(dictionary.decoder, LinearDecoder):
-            recipe = recipe_of(spec)
-        if recipe is None or len(spec.site_widths) > 1:
+        spec = dictionary.spec
+        linear = isinstance(dictionary, SparseAutoencoder) and isinstance(dictionary.decoder, LinearDecoder)
+        if not linear or len(spec.site_widths) > 1:
             raise NotServed(
                 f"a dictionary of architecture '{spec.architecture}' in this format",
                 "it holds one linear encoder and decoder of one site only",
                 "write format='mechanome'",
             )
-        weights = (dictionary.W_enc, dictionary.b_enc, dictionary.W_dec, dictionary.b_dec)
+        assert isinstance(dictionary, SparseAutoencoder)
+        recipe = recipe_of(spec)
         return cls(
             recipe.form,
-            *(weight.detach() for weight in weights),
+            dictionary.W_enc.detach(),
+            dictionary.b_enc.detach(),
+            dictionary.W_dec.detach(),
+            dictionary.b_dec.detach(),
             centered=dictionary.centered,
             selector=dictionary.selector.state_dict(),
             transcoder=isinstance(recipe, Transcoder),
@@ -101,8 +104,13 @@ class Parts:
             recipe = Transcoder(recipe) if own.skip is None else SkipTranscoder(recipe)
         elif own.rows:
             recipe = RowNormalized(recipe, own.rows)
-        sites = {"sites_in": own.sites_in, "sites_out": own.sites_out}
-        spec = recipe.spec(own.w_enc.shape[1], own.w_dec.shape[1], **sites, provenance=own.provenance)
+        spec = recipe.spec(
+            own.w_enc.shape[1],
+            own.w_dec.shape[1],
+            sites_in=own.sites_in,
+            sites_out=own.sites_out,
+            provenance=own.provenance,
+        )
         built = recipe.assemble(spec, own.norm, own.norm_out)
         weights = {"encoder.W_enc": own.w_enc, "encoder.b_enc": own.b_enc, "decoder.W_dec": own.w_dec}
         weights |= {"decoder.b_dec": own.b_dec, **{f"selector.{name}": t for name, t in own.selector.items()}}
@@ -150,15 +158,3 @@ class Parts:
         if "b_mag" in selector:
             selector["b_mag"] = (selector["b_mag"].double() + selector["r_mag"].double().exp() * offset).float()
         return replace(self, b_enc=(self.b_enc.double() + offset).float(), selector=selector)
-
-
-def the_same(path: Any, **sizes: int) -> int:
-    """A size that several parts of a file give.
-
-    Raises:
-        CorruptFile: they give different ones.
-    """
-    if len(set(sizes.values())) != 1:
-        why = ", ".join(f"{name} {size}" for name, size in sizes.items())
-        raise CorruptFile(str(path), f"its sizes differ: {why}", "download or write it again")
-    return next(iter(sizes.values()))

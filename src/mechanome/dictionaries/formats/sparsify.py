@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from mechanome.core.errors import NotServed
 from mechanome.core.formats import write_json
-from mechanome.dictionaries.architectures import GroupMax, TopK
+from mechanome.dictionaries.architectures import GroupMax, Recipe, TopK
 from mechanome.dictionaries.dictionary import Dictionary
 from mechanome.dictionaries.formats.hooks import Told, site_of_submodule
 from mechanome.dictionaries.formats.parts import Parts
@@ -62,19 +62,18 @@ def write(dictionary: Dictionary, folder: Path) -> None:
         NotServed: another code than TopK or GroupMax, or a transcoder between different widths.
     """
     parts = Parts.of(dictionary).folded()
-    names = {kind: name for name, kind in _ACTIVATIONS.items()}
-    d = parts.w_enc.shape[1]
-    if type(parts.recipe) not in names or parts.rows or parts.w_dec.shape[1] != d:
+    recipe, d = parts.recipe, parts.w_enc.shape[1]
+    names: dict[type[Recipe], str] = {kind: name for name, kind in _ACTIVATIONS.items()}
+    if not isinstance(recipe, TopK) or type(recipe) not in names or parts.rows or parts.w_dec.shape[1] != d:
         what = f"a dictionary of '{dictionary.spec.architecture}' from width {d} to {parts.w_dec.shape[1]} in sparsify"
         raise NotServed(what, "it has TopK and GroupMax of one width only", "write format='mechanome'")
-    assert isinstance(parts.recipe, TopK)
     parts = parts.centering(not parts.transcoder)
     content = {
-        "activation": names[type(parts.recipe)],
+        "activation": names[type(recipe)],
         "expansion_factor": max(1, len(parts.w_enc) // d),
         "normalize_decoder": True,
         "num_latents": len(parts.w_enc),
-        "k": parts.recipe.k,
+        "k": recipe.k,
         "multi_topk": False,
         "skip_connection": parts.skip is not None,
         "transcode": parts.transcoder,

