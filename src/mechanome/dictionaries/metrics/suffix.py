@@ -113,8 +113,8 @@ class Suffix:
         return depth if self.site.layer is None else self.site.layer
 
     def _each(self, copies: int) -> int:
-        # Logits, their log-softmax in float64 and one difference of it; everything else is smaller.
-        return 5 * copies * sizes.nbytes(self.real.shape[1], self.vocabulary)
+        # Logits, their log-softmax and what KL makes of it; everything else is smaller.
+        return 4 * copies * sizes.nbytes(self.real.shape[1], self.vocabulary)
 
     def _first(self, batch: Batch, rows: range) -> _Piece:
         """The model as it is."""
@@ -186,12 +186,12 @@ class Suffix:
         self._skip(plan, piece, len(names) + 1)
         with torch.no_grad():
             logits = _logits(self.model, execute(self.model, batch, plan)).unflatten(0, (len(names) + 1, n))
-        clean = logits[0].double().log_softmax(-1)
+        clean = logits[0].float().log_softmax(-1)
         for i, name in enumerate(names, 1):
-            said = logits[i].double().log_softmax(-1)
+            said = logits[i].float().log_softmax(-1)
             predicts = ~self.ce[rows].isnan()
             found[name][0][rows] = _cross_entropy(logits[i], piece.batch, real)
-            divergence = (clean.exp() * (clean - said)).sum(-1).cpu()
+            divergence = (clean.exp() * (clean - said)).sum(-1).double().cpu()
             same = (clean.argmax(-1) == said.argmax(-1)).double().cpu()
             for part, value in ((1, divergence), (2, same)):
                 found[name][part][rows] = torch.where(predicts, value, torch.nan)
@@ -233,7 +233,8 @@ def _cross_entropy(logits: Tensor, batch: Batch, real: Tensor) -> Tensor:
     ids = batch.input_ids
     if ids.shape[1] < 2:
         raise BadInput("these inputs", "they have one token each, and nothing to predict", "give longer texts")
-    said = logits[:, :-1].double().log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0].neg().cpu()
+    scores = logits[:, :-1].float()
+    said = (scores.logsumexp(-1) - scores.gather(-1, ids[:, 1:, None])[..., 0]).double().cpu()
     found = torch.full(real.shape, torch.nan, dtype=torch.float64)
     found[:, :-1] = torch.where(real[:, 1:] & real[:, :-1], said, torch.nan)
     return found
