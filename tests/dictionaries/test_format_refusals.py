@@ -178,7 +178,7 @@ def test_a_file_of_qwen_scope_outside_its_repository_says_what_is_missing(tmp_pa
 
 
 def test_nothing_there_and_nothing_known(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="no such file or folder"):
+    with pytest.raises(BadInput, match="no such folder or file"):
         read(tmp_path / "none")
     with pytest.raises(BadInput, match="none of the formats known"):
         detect(tmp_path)

@@ -117,26 +117,26 @@ class Dictionary(nn.Module):
         return LatentBasis(self, latents)
 
     def save(self, path: str | Path) -> None:
-        """Write a folder, whole or not at all.
+        """Write a folder, whole or not at all; SAELens loads it too where it has such an architecture.
 
         Raises:
             BadInput: something is there already.
         """
-        from mechanome.dictionaries.dictionary_files import save
+        from mechanome.dictionaries.formats import write
 
-        save(self, path)
+        write(self, path)
 
     @staticmethod
     def load(path: str | Path) -> Dictionary:
-        """Read a folder written by :meth:`save`.
+        """Read a folder written by :meth:`save`; `mechanome.dictionaries.formats.read` reads those of other tools.
 
         Raises:
             BadInput: no such folder.
             CorruptFile, ShapeMismatch: damaged, or of another format.
         """
-        from mechanome.dictionaries.dictionary_files import load
+        from mechanome.dictionaries.formats import read
 
-        return load(path)
+        return read(path, "mechanome")
 
     def rows_of(self, x: Tensor) -> Tensor:
         """Activations `[..., d_in]` as float32 rows `[row, d_in]`."""

@@ -60,7 +60,7 @@ def detect(path: str | Path) -> str:
     """
     place = Path(path)
     if not place.exists():
-        raise BadInput(str(path), "no such file or folder", "check the path")
+        raise BadInput(str(path), "no such folder or file", "check the path")
     for name, known in FORMATS.items():
         if known.detect(place):
             return name
@@ -99,7 +99,7 @@ def read(
     if name not in FORMATS:
         raise UnknownName(f"format '{name}'", "it does not exist", nearest(name, FORMATS))
     if not place.exists():
-        raise BadInput(str(path), "no such file or folder", "check the path")
+        raise BadInput(str(path), "no such folder or file", "check the path")
     dictionary = FORMATS[name].read(place, Told(site, site_out))
     if activations is not None:
         check(dictionary, activations, target)
