@@ -17,10 +17,12 @@ from circuit_tasks import task
 from families import build
 from mechanome.circuits import (
     Circuit,
+    CircuitPicture,
     Executed,
     Graph,
     Intervention,
     Resamples,
+    ScoredQuery,
     Scores,
     acdc,
     circuit_error,
@@ -30,10 +32,13 @@ from mechanome.circuits import (
     metrics_table,
     minimality,
     query_circuits,
+    save_circuit,
     scores,
+    search,
     size_curve,
     sizes_in_edges,
     stability_report,
+    top_n,
 )
 from mechanome.circuits.finding import discover, halves
 from mechanome.circuits.finding.settings import Settings
@@ -51,6 +56,11 @@ def graph() -> Graph:
 @cache
 def few() -> Circuit:
     return top(scores(graph(), PAIR, METRIC, method="eap", quiet=True), 12)
+
+
+@cache
+def estimates() -> Scores:
+    return scores(graph(), PAIR, METRIC, method="eap", quiet=True)
 
 
 @cache
@@ -180,6 +190,61 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: acdc(graph(), PAIR, METRIC, threshold=1.0, start=few(), objective=lambda said: 3, quiet=True),
         "it returns int",
     ),
+    "a text as start": (lambda: acdc(graph(), PAIR, METRIC, threshold=1.0, start="x"), "start=.*no Circuit but str"),
+    "scores as start": (
+        lambda: learned_mask(graph(), PAIR, METRIC, size=5, start=estimates()),
+        "start=.*no Circuit but Scores.*give a Circuit of the same graph",
+    ),
+    "numbers to guess by": (
+        lambda: acdc(graph(), PAIR, METRIC, threshold=1.0, scores=estimates().values),
+        "scores=.*no Scores but Tensor",
+    ),
+    "numbers as scores": (
+        lambda: search(graph(), None, size=5, scores=estimates().values),
+        "scores=.*no Scores but Tensor.*give a Scores",
+    ),
+    "a number as scores": (lambda: top_n(3, 5), "scores: it is no Scores but int"),
+    "scores of sources to guess by": (
+        lambda: acdc(
+            graph(), PAIR, METRIC, threshold=1.0, scores=scores(graph(), PAIR, METRIC, level="node", quiet=True)
+        ),
+        "of sources, not of edges",
+    ),
+    "a matrix as only": (
+        lambda: scores(graph(), PAIR, METRIC, method="exact", only=few().edges),
+        "only=.*no Circuit but Tensor",
+    ),
+    "an estimate of a few": (lambda: scores(graph(), PAIR, METRIC, only=few()), "use it with method='exact'"),
+    "a number as another loss": (
+        lambda: learned_mask(graph(), PAIR, METRIC, size=5, extra=3),
+        r"extra=.*no function but int.*give extra\(moment\)",
+    ),
+    "another loss of texts": (
+        lambda: learned_mask(graph(), PAIR, METRIC, size=5, steps=1, extra=lambda moment: "x", quiet=True),
+        "extra=.*returned str for 1 circuits",
+    ),
+    "another loss per edge": (
+        lambda: learned_mask(
+            graph(), PAIR, METRIC, size=5, steps=1, extra=lambda moment: moment.logits.abs(), quiet=True
+        ),
+        r"extra=.*returned a tensor of shape \[1, ",
+    ),
+    "a table by numbers": (lambda: few().table(estimates().values), "scores=.*no Scores but Tensor"),
+    "a picture by numbers": (lambda: CircuitPicture(few(), estimates().values), "scores=.*no Scores but Tensor"),
+    "a picture of edges": (lambda: CircuitPicture(few().edges), "no Circuit but Tensor"),
+    "a file of scores": (lambda: save_circuit(few(), "unwritten.json", scores=estimates()), "no Tensor but Scores"),
+    "a query of numbers": (
+        lambda: replace(ScoredQuery.of(graph(), [x[:1] for x in PAIR], METRIC, score="eap", quiet=True), scores=[1.0]),
+        "scores=.*no Scores but float",
+    ),
+    "steps without end": (
+        lambda: scores(graph(), PAIR, METRIC, steps=10**9),
+        "steps=1000000000.*forward and a backward pass.*Fix: give at most 10000",
+    ),
+    "steps of a query without end": (
+        lambda: query_circuits(graph(), [x[:1] for x in PAIR], METRIC, budgets=[3], steps=10_001),
+        "steps=10001",
+    ),
     "a method of numbers": (lambda: stability_report(lambda rows: 3, inputs=4, samples=4, quiet=True), "returned int"),
 }
 
@@ -189,6 +254,30 @@ def test_something_else_is_refused_with_what_to_give(name: str) -> None:
     call, said = REFUSED[name]
     with pytest.raises(MechanomeError, match=said):
         call()
+
+
+WITH_DATA: dict[str, Callable[[Graph], Any]] = {
+    "run": lambda g: execute(Circuit.full(g), PAIR, METRIC, quiet=True),
+    "scores": lambda g: scores(g, PAIR, METRIC, quiet=True),
+    "acdc": lambda g: acdc(g, PAIR, METRIC, threshold=1.0, quiet=True),
+    "masks": lambda g: learned_mask(g, PAIR, METRIC, size=5, steps=1, quiet=True),
+    "query": lambda g: query_circuits(g, [x[:1] for x in PAIR], METRIC, budgets=[3], score="eap", quiet=True),
+}
+
+
+@pytest.mark.parametrize("name", WITH_DATA)
+def test_a_model_that_went_back_to_train_mode_is_refused(name: str) -> None:
+    module = build("gpt2")
+    own = Graph.of(mn.load(module, check="off"))
+    dropout = module.transformer.h[1].mlp.dropout
+    dropout.p = 0.1
+    for part, said in ((module, "it"), (dropout, r"its part 'transformer.h.1.mlp.dropout'")):
+        part.train()
+        with pytest.raises(BadInput, match=rf"the model: {said}.* in train mode.*Fix: call model\.module\.eval\(\)"):
+            WITH_DATA[name](own)
+        module.eval()
+    module.transformer.h[1].ln_1.train()  # a part that draws nothing, as one that was put in place of another
+    WITH_DATA[name](own)
 
 
 def test_no_answers_are_no_choice() -> None:

@@ -254,5 +254,5 @@ def test_only_is_for_what_is_measured() -> None:
     graph = neurons_of("llama")
     with pytest.raises(BadInput, match="method='exact'"):
         scores(graph, pair(1), METRIC, level="node", method="eap", only=Circuit.full(graph))
-    with pytest.raises(BadInput, match="method='exact'"):
+    with pytest.raises(BadInput, match="different graphs"):
         scores(graph, pair(1), METRIC, level="node", method="exact", only=Circuit.full(whole_graph_of("llama")))

@@ -142,7 +142,7 @@ def test_what_can_be_corrected_is_code_2(name: str, made: Path, out: Path) -> No
 
 FILES = {
     "no JSON": ('{"inputs": ', "line 1: not whole JSON"),
-    "no example": ('{"prompt": "x"}', "line 1: 'inputs' is missing"),
+    "no example": ('{"prompt": "x"}', "line 1: there is no field 'prompt'. Fix: rename 'prompt' to 'inputs'"),
     "no counterfactual": ('{"inputs": "the cat", "answer": " sat", "foil": " ran"}', "there is no counterfactual"),
     "unequal lengths": (
         '{"inputs": "the cat sat", "answer": " on", "foil": " ran", "counterfactual": "the cat"}',

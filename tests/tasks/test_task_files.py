@@ -102,6 +102,13 @@ def test_a_file_of_ones_own_needs_only_inputs(tmp_path):
         (b"[1, 2]", BadInput, "not a JSON object"),
         ({"answer": "a"}, BadInput, "'inputs' is missing. Fix: give a text, a list of"),
         ({"inputs": "a", "anwser": "b"}, BadInput, "no field 'anwser'. Fix: did you mean 'answer'"),
+        (
+            {"clean": "a", "corrupt": "b", "answer": "c"},
+            BadInput,
+            "no field 'clean' or 'corrupt'. Fix: rename 'clean' to 'inputs', 'corrupt' to 'counterfactual'",
+        ),
+        ({"prompt": "a", "target": "b"}, BadInput, "Fix: rename 'prompt' to 'inputs', 'target' to 'answer'"),
+        ({"inputs": "a", "text": "b"}, BadInput, "no field 'text'. Fix: valid names are"),
         ({"inputs": 3}, BadInput, "'inputs' cannot be 3"),
         ({"inputs": ""}, BadInput, "'inputs' cannot be ''"),
         ({"inputs": []}, BadInput, "'inputs' cannot be"),

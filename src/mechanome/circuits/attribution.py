@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,8 +31,9 @@ from mechanome.circuits.interventions import Intervention, Means
 from mechanome.circuits.products import EdgeSums, Pass
 from mechanome.circuits.samples import Sample, sample
 from mechanome.circuits.wiring import Wiring, Writes
-from mechanome.core import NotFinite, NotServed
+from mechanome.core import BadInput, NotFinite, NotServed
 from mechanome.engine import Batch, Edit, Gradients, Model, Site
+from mechanome.engine.asked import count
 from mechanome.engine.metrics import Metric
 
 QUADRATURES: dict[str, Callable[[int], list[float]]] = {
@@ -39,6 +41,22 @@ QUADRATURES: dict[str, Callable[[int], list[float]]] = {
     "left": lambda m: [k / m for k in range(m)],
     "right": lambda m: [(k + 1) / m for k in range(m)],
 }
+
+_MOST_STEPS = 10_000
+"""The rounding of float32 drowns what the sum is still off by long before; a small model takes minutes an example."""
+
+
+def steps_of(value: Any) -> int:
+    """A number of steps of integrated gradients.
+
+    Raises:
+        BadInput: no positive whole number, or more than can be of use.
+    """
+    steps = count("steps", value)
+    if steps > _MOST_STEPS:
+        why = "each is a forward and a backward pass of every example, and so many make no score more exact"
+        raise BadInput(f"steps={steps}", why, f"give at most {_MOST_STEPS}; 5 to 100 are usual")
+    return steps
 
 
 def relp_rules(model: Model) -> tuple[str, ...]:

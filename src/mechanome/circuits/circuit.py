@@ -9,16 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from mechanome.circuits.given import given
 from mechanome.circuits.graph import Graph, same_graph
+from mechanome.circuits.score_matrix import Scores
 from mechanome.core import BadInput, ShapeMismatch, Table
-
-if TYPE_CHECKING:
-    from mechanome.circuits.score_matrix import Scores
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,8 +178,7 @@ class Circuit:
         columns = ["source", "target"]
         values: list[list[float]] = [[] for _ in range(len(pairs))]
         if scores is not None:
-            same_graph([self.graph, scores.graph])
-            found = scores.edge_values()[pairs[:, 0], pairs[:, 1]]
+            found = given("scores=", scores, Scores, self.graph).edge_values()[pairs[:, 0], pairs[:, 1]]
             order = found.abs().nan_to_num(nan=-1.0).argsort(descending=True, stable=True)
             pairs = pairs[order]
             values = [[float(v)] for v in found[order]]

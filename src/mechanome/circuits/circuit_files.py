@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from mechanome.circuits.circuit import Circuit
+from mechanome.circuits.given import given
 from mechanome.circuits.graph import Graph
 from mechanome.circuits.layers import Layer
 from mechanome.circuits.units import Units
@@ -87,6 +88,7 @@ def load_circuit(path: str | os.PathLike[str], graph: Graph | None = None) -> Ci
 
 
 def _check_shape(scores: Tensor, graph: Graph) -> None:
+    given("scores=", scores, Tensor)
     if tuple(scores.shape) != graph.shape:
         raise ShapeMismatch(f"scores of shape {list(scores.shape)}", f"the graph is {list(graph.shape)}", "transpose?")
 

@@ -15,6 +15,7 @@ from markupsafe import Markup, escape
 from torch import Tensor
 
 from mechanome.circuits.circuit import Circuit
+from mechanome.circuits.given import given
 from mechanome.circuits.graph import Graph
 from mechanome.circuits.score_matrix import Scores
 from mechanome.core import Table
@@ -51,12 +52,20 @@ class CircuitPicture:
             between strong ends are drawn first.
         most: the largest number of edges drawn, strongest first.
         tips: source name to a further remark on hover (such as what a head attends to).
+
+    Raises:
+        BadInput: something else than a circuit or scores, or of two graphs.
     """
 
     circuit: Circuit
     scores: Scores | None = None
     most: int = 150
     tips: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        given("the circuit", self.circuit, Circuit)
+        if self.scores is not None:
+            given("scores=", self.scores, Scores, self.circuit.graph)
 
     @property
     def drawn(self) -> list[tuple[int, int, float | None]]:

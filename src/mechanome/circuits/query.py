@@ -18,7 +18,8 @@ from torch import Tensor
 from mechanome.circuits.circuit import Circuit
 from mechanome.circuits.data import Data
 from mechanome.circuits.execution import Executed, execute
-from mechanome.circuits.graph import Graph, same_graph
+from mechanome.circuits.given import given
+from mechanome.circuits.graph import Graph
 from mechanome.circuits.interventions import Intervention
 from mechanome.circuits.measured import Measured
 from mechanome.circuits.metrics import faithfulness, ndf
@@ -132,12 +133,12 @@ class ScoredQuery:
     _runs: dict[Circuit, _Ran] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "scores", tuple(self.scores))
+        some = self.scores if isinstance(self.scores, Iterable) else (self.scores,)
+        object.__setattr__(self, "scores", tuple(some))
         if not self.scores:
             raise BadInput("a query without scores", "no circuit can be proposed", "score the query")
-        same_graph([self.graph, *(each.graph for each in self.scores)])
         for each in self.scores:
-            each.edge_values()
+            given("scores=", each, Scores, self.graph).edge_values()
 
     @classmethod
     def of(

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from mechanome.circuits.attribution import QUADRATURES, Ask, Found, on_activations, on_inputs
+from mechanome.circuits.attribution import QUADRATURES, Ask, Found, on_activations, on_inputs, steps_of
 from mechanome.circuits.circuit import Circuit
 from mechanome.circuits.data import Data, read_data
 from mechanome.circuits.exact import exact_edges, exact_nodes
+from mechanome.circuits.given import given
 from mechanome.circuits.graph import Graph
 from mechanome.circuits.interventions import Intervention, Means
 from mechanome.circuits.samples import additivity_error
@@ -24,7 +25,7 @@ from mechanome.circuits.score_matrix import Level, Scores
 from mechanome.circuits.wiring import Wiring
 from mechanome.core import BadInput, BudgetTooSmall, NotFinite, track
 from mechanome.engine import Batch
-from mechanome.engine.asked import count, names, one_of
+from mechanome.engine.asked import names, one_of
 from mechanome.engine.memory import Budget, nbytes, parse_budget, pieces, show
 from mechanome.engine.metrics import Metric
 
@@ -107,7 +108,8 @@ def scores(
         a `Scores`, means over examples; each example counts the same.
 
     Raises:
-        BadInput: names that do not exist, data without counterfactuals or metric, a graph without a model.
+        BadInput: names that do not exist, data without counterfactuals or metric, a graph without a model, a model in
+            train mode, more than 10,000 steps.
         ShapeMismatch: an example whose two inputs differ in length.
         NotFinite: scores that are NaN or infinite.
         NotServed: a model whose parts turn out not to be what the graph says.
@@ -116,21 +118,23 @@ def scores(
     one_of("method", method, METHODS, "there is no such method")
     one_of("level", level, ("edge", "node"))
     one_of("quadrature", quadrature, QUADRATURES)
-    chosen, steps = METHODS[method], count("steps", steps)
+    chosen, steps = METHODS[method], steps_of(steps)
     change = Intervention.of(intervention)
-    if only is not None and (method != "exact" or only.graph != graph):
-        raise BadInput("only=", "it chooses among parts of this graph that are measured", "use it with method='exact'")
+    if only is not None:
+        given("only=", only, Circuit, graph)
+        if method != "exact":
+            raise BadInput("only=", "it chooses among parts that are measured", "use it with method='exact'")
     backward = names("rules", rules)
     if backward and chosen.of is None:
         raise BadInput("rules=", "they change backward passes, and exact effects have none", "choose another method")
-    given = read_data(graph, data, metric, change)
+    examples = read_data(graph, data, metric, change)
     wiring = Wiring.of(graph)
     every = torch.ones(len(graph.sources), dtype=torch.bool)
     edges, nodes = (graph.mask, every) if only is None else (only.edges, only.used)
     room, kept = parse_budget(budget, wiring.model.device), 0
     if level == "edge":
-        kept = _of_edges(wiring, given, room, per_input, edges if method == "exact" else None)
-    batches = list(_batches(wiring, given, room, kept))
+        kept = _of_edges(wiring, examples, room, per_input, edges if method == "exact" else None)
+    batches = list(_batches(wiring, examples, room, kept))
     means = None
     if change.means:
         model = wiring.model
@@ -139,7 +143,7 @@ def scores(
     parts: list[tuple[Tensor, Tensor, Tensor | None]] = []
     notes = _of_precision(wiring.model.dtype) + ([f"backward rules: {', '.join(backward)}"] if backward else [])
     for clean, other, rows in track(batches, f"scoring {level}s", quiet=quiet or len(batches) == 1):
-        ask = Ask(wiring, given.metric, clean, other, rows, change, means, level == "edge", per_input, backward)
+        ask = Ask(wiring, examples.metric, clean, other, rows, change, means, level == "edge", per_input, backward)
         if chosen.of is None:
             found = ask.sampled()
             plain = replace(ask, edges=False)
@@ -159,7 +163,7 @@ def scores(
     corrupted = [c for _, _, c in parts if c is not None]
     return Scores(
         graph,
-        total / given.clean.rows,  # type: ignore[arg-type]
+        total / examples.clean.rows,  # type: ignore[arg-type]
         level,
         method,
         change.kind,

@@ -97,6 +97,14 @@ _SHAPES = {
 }
 """What each field must be, in words."""
 
+_ELSEWHERE = {
+    "inputs": ("clean", "clean_prompt", "input", "prompt", "question", "sentence", "text"),
+    "counterfactual": ("corrupt", "corrupted", "corrupt_prompt", "corrupted_prompt", "counterfactual_prompt"),
+    "answer": ("answers", "completion", "correct", "label_token", "target"),
+    "foil": ("distractor", "foils", "incorrect", "wrong", "wrong_answer"),
+}
+"""What other formats call a field."""
+
 
 def write_jsonl(task: Task, path: str | os.PathLike[str]) -> None:
     """Write a task, atomically.
@@ -205,6 +213,11 @@ def _validated(kind: type[_Kind], record: Mapping[str, Any], place: str) -> _Kin
     try:
         return kind.model_validate(record)
     except ValidationError as error:
+        if kind is _Row and (renamed := _elsewhere(record)):
+            why = f"there is no field {' or '.join(repr(name) for name in renamed.values())}"
+            raise BadInput(
+                place, why, f"rename {', '.join(f'{n!r} to {ours!r}' for ours, n in renamed.items())}"
+            ) from error
         first = error.errors()[0]
         field = str(first["loc"][0])
         if field not in kind.model_fields:
@@ -214,6 +227,13 @@ def _validated(kind: type[_Kind], record: Mapping[str, Any], place: str) -> _Kin
             raise BadInput(place, f"'{field}' is missing", f"give {_SHAPES.get(field, 'it')}") from error
         why = f"'{field}' cannot be {record[field]!r:.80}"
         raise BadInput(place, why, f"give {_SHAPES.get(field, first['msg'])}") from error
+
+
+def _elsewhere(record: Mapping[str, Any]) -> dict[str, str]:
+    """Fields that a record lacks, and what it calls them as other formats do."""
+    lacking = {ours: names for ours, names in _ELSEWHERE.items() if ours not in record}
+    found = {ours: next((name for name in names if name in record), None) for ours, names in lacking.items()}
+    return {ours: name for ours, name in found.items() if name is not None}
 
 
 def _plain(value: Any) -> Any:

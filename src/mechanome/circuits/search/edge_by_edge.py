@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from mechanome.circuits.circuit import Circuit
-from mechanome.circuits.graph import same_graph
+from mechanome.circuits.given import given
 from mechanome.circuits.interventions import Intervention
 from mechanome.circuits.score_matrix import Scores
 from mechanome.circuits.scoring import scores as score_edges
@@ -85,9 +85,10 @@ def acdc(
     name, function = objective_of(objective)
     one_of("order", order, ORDERS, "there is no such order")
     at_most = count("at_most", at_most)
-    for other in (start, scores):
-        if other is not None:
-            same_graph([graph, other.graph])
+    if start is not None:
+        given("start=", start, Circuit, graph)
+    if scores is not None:
+        given("scores=", scores, Scores, graph).edge_values()
     whole = start is None or len(start) == graph.n_edges
     edges = graph.mask.clone() if start is None else start.edges.clone()
     todo = edges_in_order(graph, edges, order, seed)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from mechanome.circuits.circuit import Circuit
-from mechanome.circuits.graph import Graph, same_graph
+from mechanome.circuits.given import given
+from mechanome.circuits.graph import Graph
 from mechanome.circuits.interventions import Intervention
 from mechanome.circuits.search.found import Found, empty_edges, trimmed
 from mechanome.circuits.search.gates import GATES
@@ -29,6 +30,8 @@ from mechanome.engine.metrics import Metric
 
 if TYPE_CHECKING:
     from mechanome.tasks import Task
+
+_EXTRA = "give extra(moment) -> a tensor [circuit], or None for nothing this time"
 
 
 def learned_mask(
@@ -79,7 +82,9 @@ def learned_mask(
     name, function = objective_of(objective)
     steps, batch, rate = count("steps", steps), count("batch", batch), worth(rate, "rate")
     if start is not None:
-        same_graph([graph, start.graph])
+        given("start=", start, Circuit, graph)
+    if extra is not None and not callable(extra):
+        raise BadInput("extra=", f"it is no function but {type(extra).__name__}", _EXTRA)
     allowed = graph.mask if start is None else start.edges
     total = int(allowed.sum())
     if not total:
@@ -92,7 +97,7 @@ def learned_mask(
 
     def loss(moment: Moment) -> Tensor:
         found = moment.cost(moment.draw()) + sparse(moment)
-        more = None if extra is None else extra(moment)
+        more = None if extra is None else _more(extra, moment)
         return found if more is None else found + more
 
     history = train_masks(
@@ -111,3 +116,12 @@ def learned_mask(
     (value,) = runner.values(edges[None])
     reached = f"{name} of the circuit {value:.4g}, of the model {own:.4g}, of the empty circuit {empty:.4g}"
     return Found(circuit, gate, None, steps + 2, (reached, *notes), history)
+
+
+def _more(extra: Loss, moment: Moment) -> Tensor | None:
+    """What one more loss returns, of the shape it is to have."""
+    found: Any = extra(moment)
+    if found is None or (isinstance(found, Tensor) and found.shape == moment.logits.shape[:1]):
+        return found
+    got = f"a tensor of shape {list(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+    raise BadInput("extra=", f"it returned {got} for {len(moment.logits)} circuits", _EXTRA)

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mechanome.circuits.given import given
 from mechanome.circuits.graph import Graph
 from mechanome.circuits.score_matrix import Scores
 from mechanome.circuits.search.found import Found, empty_edges, trimmed
@@ -87,7 +88,7 @@ def greedy(
 
 def _ranked(scores: Scores, size: Any, threshold: Any, by: str) -> tuple[Tensor, int, float]:
     """Ranks `[source, target]` (-infinity where nothing is known), how many edges at most, and the lowest rank."""
-    values = scores.edge_values().double()
+    values = given("scores", scores, Scores).edge_values().double()
     one_limit(size, threshold)
     one_of("by", by, RANKS)
     known = scores.known

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from mechanome.circuits.graph import Graph, same_graph
+from mechanome.circuits.given import given
+from mechanome.circuits.graph import Graph
 from mechanome.circuits.interventions import Intervention
 from mechanome.circuits.score_matrix import Scores
 from mechanome.circuits.scoring import scores as score_edges
@@ -114,16 +115,16 @@ def search(
         if asked[name] is not None and name not in chosen.takes:
             fix = f"give {limits}" if name != "scores" else "leave it out"
             raise BadInput(f"{name}=", f"the search '{method}' does not take it", fix)
-    given = [name for name in chosen.limits if asked[name] is not None]
-    if len(given) != 1:
-        why = "two limits say where to stop" if given else "nothing says where to stop"
+    stops = [name for name in chosen.limits if asked[name] is not None]
+    if len(stops) != 1:
+        why = "two limits say where to stop" if stops else "nothing says where to stop"
         raise BadInput(f"the search '{method}'", why, f"give {limits}")
     own = chosen.takes - {"graph", "data", "metric", *asked}
     for name in settings:
         if name not in own:
             raise BadInput(f"{name}=", f"the search '{method}' has no such setting", nearest(name, own))
     if scores is not None:
-        same_graph([graph, scores.graph])
+        given("scores=", scores, Scores, graph)
     if chosen.by_scores and scores is None:
         asked["scores"] = score_edges(graph, data, metric, intervention=intervention, budget=budget, quiet=quiet)  # type: ignore[arg-type]
     first = () if chosen.by_scores else (graph, data, metric)
