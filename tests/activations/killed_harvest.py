@@ -27,7 +27,7 @@ SETTINGS = {"packing": "sequence", "shard_rows": 300, "quiet": True, "compute": 
 
 def run(folder: Path) -> None:
     harvesting = import_module("mechanome.activations.harvest")
-    harvesting._CHUNK, harvesting.AT_ONCE = 1, 150  # many chunks
+    harvesting._CHUNK, harvesting._LEAST = 1, 150  # many chunks
     harvest(small(), some_texts(150), ("resid_post.0", "z.1"), folder, **SETTINGS)
 
 

@@ -18,6 +18,7 @@ from families import build
 from mechanome.activations import Activations, ActivationStore, ActivationStream, ArrayActivations, Drop, harvest
 from mechanome.activations.reader import Reader
 from mechanome.activations.sequences import sequences
+from mechanome.core import lock
 from mechanome.core.errors import BadInput, BudgetTooSmall, CorruptFile, NotFinite, UnknownSite
 
 HARVEST = import_module("mechanome.activations.harvest")
@@ -207,7 +208,7 @@ def test_damage_is_found_where_it_is(tmp_path):
 def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
     """The disk fills up in every place in turn; what was stored stays, and the harvest ends in the same bytes."""
     monkeypatch.setattr(HARVEST, "_CHUNK", 1)
-    monkeypatch.setattr(HARVEST, "AT_ONCE", 200)
+    monkeypatch.setattr(HARVEST, "_LEAST", 200)
     whole = content(store_in(tmp_path / "whole").path)
     sync, calls = os.fsync, []
     monkeypatch.setattr(os, "fsync", lambda descriptor: calls.append(sync(descriptor)))
@@ -231,6 +232,8 @@ def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
 
 def test_too_little_room_is_said_before_it_starts(tmp_path, monkeypatch):
     with pytest.raises(BudgetTooSmall, match="one sequence needs"):
+        store_in(tmp_path, budget="150KB")
+    with pytest.raises(BudgetTooSmall, match=r"give shard_rows=[1-9]"):
         store_in(tmp_path, budget="10KB")
     monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 1000}))
     with pytest.raises(BadInput, match=r"takes about .* more, 1.0 KB are free"):
@@ -238,9 +241,24 @@ def test_too_little_room_is_said_before_it_starts(tmp_path, monkeypatch):
     assert not list(tmp_path.glob("*/store.json"))
 
 
+def test_two_harvests_of_one_recipe_do_not_meet(tmp_path):
+    path = store_in(tmp_path).path
+    with lock(path.with_name(f".{path.name}.lock")), pytest.raises(BadInput, match="another process"):
+        store_in(tmp_path)
+
+
+def test_the_model_is_not_changed_and_passes_follow_the_budget(tmp_path):
+    model = small()
+    before = {name: x.clone() for name, x in model.module.state_dict().items()}
+    one = store_in(tmp_path / "a", compute="bf16")
+    two = store_in(tmp_path / "b", compute="bf16", budget="1MB")
+    assert two.at_once < one.at_once and two.recipe == one.recipe
+    assert all(torch.equal(x, before[name]) for name, x in model.module.state_dict().items())
+
+
 def test_rows_that_are_no_numbers_end_a_harvest_and_lose_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(HARVEST, "_CHUNK", 1)
-    monkeypatch.setattr(HARVEST, "AT_ONCE", 200)
+    monkeypatch.setattr(HARVEST, "_LEAST", 200)
     monkeypatch.setattr("mechanome.activations.policy.CALIBRATION", 100)
     whole = content(store_in(tmp_path / "whole").path)
     read = Reader.read

@@ -13,14 +13,14 @@ import torch
 
 from mechanome.activations.drop import Drop
 from mechanome.activations.policy import chunks, kept_rows, median_norms
-from mechanome.activations.reader import AT_ONCE, Reader
+from mechanome.activations.reader import Reader
 from mechanome.activations.recipe import named_texts, recipe
 from mechanome.activations.sequences import sequences
 from mechanome.activations.shards import Shard, dtype_name
 from mechanome.activations.statistics import write_statistics
 from mechanome.activations.store import STATS, STORE, TOKENS, ActivationStore
 from mechanome.activations.writing import ORDERS, Writer, clean, disk_errors, row_bytes
-from mechanome.core.errors import BadInput
+from mechanome.core.errors import BadInput, BudgetTooSmall
 from mechanome.core.files import folder, lock
 from mechanome.core.progress import Bar
 from mechanome.engine import memory
@@ -29,8 +29,8 @@ from mechanome.engine.inputs import Bos
 from mechanome.engine.model import Model
 from mechanome.engine.site import Site
 
-_CHUNK = 2**26
-"""Bytes of rows that are read before they are written: what a killed harvest does again."""
+_CHUNK, _LEAST = 2**26, 4096
+"""Bytes of rows, and least tokens, that are read before they are written: what a killed harvest does again."""
 
 
 def harvest(
@@ -168,7 +168,7 @@ def _opened(path: Path, site: str, shards: Iterable[Shard], bar: Bar) -> Iterato
 
 def _chunk(reader: Reader) -> int:
     """Tokens that are read before they are written."""
-    return max(AT_ONCE, _CHUNK // (4 * sum(reader.widths.values())))
+    return max(_LEAST, _CHUNK // (4 * sum(reader.widths.values())))
 
 
 def _check_room(reader: Reader, dtype: str, shard_rows: int, path: Path, budget: memory.Budget) -> None:
@@ -179,11 +179,16 @@ def _check_room(reader: Reader, dtype: str, shard_rows: int, path: Path, budget:
     """
     data, stored = reader.data, row_bytes(reader.widths, dtype)
     shard = min(shard_rows, data.tokens) * stored
-    # A chunk is held twice while its rows are put in order; four shards while buckets are cut into one.
-    held = max(8 * min(_chunk(reader), data.tokens) * sum(reader.widths.values()), 4 * shard)
+    limit = memory.parse_budget(budget, reader.model.device)
+    if 4 * shard > limit:  # two buckets, the shard that is cut from them, and its columns one by one
+        raise BudgetTooSmall(
+            f"a budget of {memory.show(limit)}",
+            f"shards of {shard_rows} rows need about {memory.show(4 * shard)}",
+            f"give shard_rows={max(1, limit // (4 * stored))} or fewer, or budget={memory.show(4 * shard, up=True)!r}",
+        )
+    held = 8 * min(_chunk(reader), data.tokens) * sum(reader.widths.values())  # twice, while it is put in order
     longest = int(data.lengths.max())
     rows = -(-reader.at_once // longest)
-    limit = memory.parse_budget(budget, reader.model.device)
     reader.at_once = longest * memory.pieces(rows, longest * reader.token_bytes, limit, "sequence", held)
     there = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     need, free = data.tokens * stored + 2 * shard - there, shutil.disk_usage(path).free

@@ -13,7 +13,7 @@ from mechanome.activations.drop import Drop
 from mechanome.activations.mixing import Mixed
 from mechanome.activations.permutation import Permutation
 from mechanome.activations.policy import chunks, kept_rows, median_norms
-from mechanome.activations.reader import AT_ONCE, Reader
+from mechanome.activations.reader import Reader
 from mechanome.activations.recipe import named_texts
 from mechanome.activations.sequences import sequences
 from mechanome.engine.asked import opened_model
@@ -33,7 +33,7 @@ class ModelActivations(Mixed):
         mix: rows of the mixing buffer; sequences come in random order and rows are mixed over two thirds of it at a
             time. 0 gives rows in the order of the text.
         dtype: of the values given out.
-        rows_at_once: most tokens of a forward pass; None is 4096.
+        rows_at_once: most tokens of a forward pass; None is 2048 on a CPU, 16384 elsewhere.
         seed: of every order. epochs: how many passes; None goes on for ever.
 
     Raises:
@@ -104,6 +104,6 @@ class ModelActivations(Mixed):
         if self._planned is None or self._planned[0] != epoch:
             data, every = self.reader.data, np.arange(len(self.reader.data))
             order = Permutation(len(data), self.seed, epoch)(every) if self.mix else every
-            size = self.piece_rows if self.mix else AT_ONCE
+            size = self.piece_rows if self.mix else self.reader.at_once
             self._planned = epoch, [order[part] for part in chunks(data.lengths[order], size)]
         return self._planned[1]

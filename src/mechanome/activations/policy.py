@@ -11,7 +11,7 @@ from mechanome.activations.activations import Activations
 from mechanome.activations.drop import Drop
 from mechanome.activations.reader import Reader
 
-CALIBRATION = 4096
+CALIBRATION = 1024
 """Tokens that median norms are taken over."""
 
 

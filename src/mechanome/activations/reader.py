@@ -29,8 +29,9 @@ from mechanome.engine.points import POINTS
 from mechanome.engine.run import build_plan, execute
 from mechanome.engine.site import Site
 
-AT_ONCE = 4096
-"""Tokens of a forward pass, unless told otherwise."""
+AT_ONCE = {"cpu": 2048}
+"""Tokens of a forward pass, unless told otherwise: few enough on a CPU that what is computed stays near it."""
+_AT_ONCE_ELSEWHERE = 16_384
 
 
 _IN_FLIGHT = 8
@@ -50,7 +51,7 @@ class Reader:
         model: an opened model. sites: names and globs.
         data: the sequences. context: most tokens of a row that several sequences share ("isolated").
         compute: see `precision.COMPUTE`.
-        at_once: most tokens of a forward pass; None is 4096.
+        at_once: most tokens of a forward pass; None is 2048 on a CPU, 16384 elsewhere.
 
     Raises:
         UnknownSite, NotServed: a site that is not there, has no row per token, or is reached more than once.
@@ -71,7 +72,8 @@ class Reader:
         self.model, self.data, self.compute = model, data, chosen(compute, model)
         self._sites = model.expand(sites)
         self.sites = tuple(map(str, self._sites))
-        self.at_once = AT_ONCE if at_once is None else count("rows_at_once", at_once)
+        usual = AT_ONCE.get(model.device.type, _AT_ONCE_ELSEWHERE)
+        self.at_once = usual if at_once is None else count("rows_at_once", at_once)
         self._shared = min(context, model.context or context) if data.packing == "isolated" else 0
         self._pads = _pads(model)
         longest = int(data.lengths.max())
