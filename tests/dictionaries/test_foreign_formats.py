@@ -111,6 +111,17 @@ def test_a_site_that_the_caller_says_overrules_the_file() -> None:
     assert read(FIXTURES / "saelens" / "standard", site="mlp_out.5").spec.sites_in == ("mlp_out.5",)
 
 
+def test_one_head_is_a_site_of_its_own(tmp_path: Path) -> None:
+    shutil.copytree(FIXTURES / "saelens" / "standard", tmp_path / "head")
+    content = json.loads((tmp_path / "head" / "cfg.json").read_text())
+    content["metadata"] |= {"hook_name": "blocks.3.attn.hook_z", "hook_head_index": 2}
+    (tmp_path / "head" / "cfg.json").write_text(json.dumps(content))
+    first = read(tmp_path / "head")
+    write(first, tmp_path / "again", "saelens")
+    assert first.spec.sites_in == read(tmp_path / "again").spec.sites_in == ("z.3.h2",)
+    assert json.loads((tmp_path / "again" / "cfg.json").read_text())["reshape_activations"] == "none"
+
+
 def test_architecture_and_model_are_kept(tmp_path: Path) -> None:
     dictionary = read(FIXTURES / "dictionary_learning" / "matryoshka")
     assert dictionary.spec.architecture == "matryoshka"

@@ -50,7 +50,7 @@ def site_of_hook(hook: str | None, layer: int | None = None) -> str | None:
         raise BadInput(f"hook '{hook}'", error.why, "say which site it is: read(path, site=...)") from error
 
 
-def hook_of_site(site: str | None, layered: bool = True) -> str | None:
+def hook_of_site(site: str | Site | None, layered: bool = True) -> str | None:
     """The hook name of a site, without its layer for circuit-tracer; None where no hook means exactly this tensor."""
     try:
         return translate(site, "saelens" if layered else "circuit_tracer") if site else None

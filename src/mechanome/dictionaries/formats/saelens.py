@@ -26,6 +26,7 @@ from mechanome.dictionaries.formats.hooks import Told, hook_of_site, site_of_hoo
 from mechanome.dictionaries.formats.parts import Parts
 from mechanome.dictionaries.formats.stored import Settings, Tensors, json_file, safetensors_file
 from mechanome.dictionaries.norm import Affine
+from mechanome.engine.site import parse
 
 SPEAKS = "6.54.12"
 """The release whose configuration is written; 6 and later read it as it is."""
@@ -61,7 +62,7 @@ def read(path: Path, told: Told) -> Dictionary:
     recipe, selector = code(settings, tensors, width)
     hook_out = about.get("hook_name_out", None, str)
     ends = told.ends(
-        lambda: site_of_hook(about.get("hook_name", about.get("hook_point", None, str), str)),
+        lambda: _site(about),
         (lambda: site_of_hook(hook_out)) if transcoder else None,
     )
     known = {"model": about.get("model_name", None, str), "hook": about.get("hook_name", None, str)}
@@ -95,9 +96,11 @@ def write(dictionary: Dictionary, folder: Path) -> None:
     """
     parts = Parts.of(dictionary).folded()
     name, settings, tensors = _written(parts)
-    site_in, site_out = ((ends[0] if ends else None) for ends in (parts.sites_in, parts.sites_out))
-    hook = hook_of_site(site_in) or parts.provenance.get("hook")
+    site_in, site_out = ((parse(ends[0]) if ends else None) for ends in (parts.sites_in, parts.sites_out))
+    hook = hook_of_site(site_in and site_in.whole) or parts.provenance.get("hook")
+    head = site_in.head if site_in else None
     about = {"sae_lens_version": SPEAKS, "model_name": parts.provenance.get("model"), "hook_name": hook}
+    about |= {"hook_head_index": head}
     about |= {"hook_name_out": hook_of_site(site_out)} if parts.transcoder else {}
     content = {
         "architecture": name,
@@ -107,7 +110,7 @@ def write(dictionary: Dictionary, folder: Path) -> None:
         "device": "cpu",
         "apply_b_dec_to_input": parts.centered,
         "normalize_activations": {own: theirs for theirs, own in _ROWS.items()}.get(parts.rows, "none"),
-        "reshape_activations": "hook_z" if hook and hook.endswith("hook_z") else "none",
+        "reshape_activations": "hook_z" if hook and hook.endswith("hook_z") and head is None else "none",
         "metadata": about,
         **settings,
     }
@@ -157,6 +160,13 @@ def _norm(settings: Settings, path: Path, d_in: int) -> tuple[Affine | None, str
         return Affine(found.take("mean", d_in), found.take("matrix", d_in, d_in), "whiten"), ""
     why = f"it was trained on activations normalized by '{kind}', and the numbers are not beside it"
     raise BadInput(str(path), why, "save the final dictionary, with them folded, or put the trainer's files beside it")
+
+
+def _site(about: Settings) -> str | None:
+    """Where it reads; one head where it was trained on one."""
+    site = site_of_hook(about.get("hook_name", about.get("hook_point", None, str), str))
+    head = about.get("hook_head_index", None, int)
+    return site if site is None or head is None else str(parse(f"{site}.h{head}"))
 
 
 def _relu(settings: Settings, tensors: Tensors, width: int) -> _Code:
