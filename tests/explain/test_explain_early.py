@@ -22,6 +22,8 @@ MISTAKES = {
     "budget": (["x", "--budget", "plenty"], "budget 'plenty': it is not a size"),
     "no budget": (["--prompts", "prompts.txt", "--budget", "0"], "not a positive number of bytes"),
     "paraphrases": (["x", "--paraphrases", "nosuch.txt"], "nosuch.txt: no such file"),
+    "certificate": (["x", "--certify"], "a certificate from 1 prompt"),
+    "certificate of no circuit": (["x", "--certify", "--no-circuit"], "it is about the circuit"),
     "a line of paraphrases": (["x", "--paraphrases", "others.jsonl"], "others.jsonl, line 1"),
 }
 

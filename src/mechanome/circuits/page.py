@@ -54,7 +54,7 @@ def _sections(d: Discovery) -> Iterator[Section]:
         yield _agreement(d, d.ranked.screened)
     yield _parts(d)
     if d.carriers is not None:
-        yield unit_section(d.carriers, "held-out examples")
+        yield unit_section(d.carriers, "held-out examples", story.OTHERS[d.settings.intervention])
     yield _measures(d)
     if d.stability is not None:
         yield _stability(d, d.stability)
@@ -63,7 +63,7 @@ def _sections(d: Discovery) -> Iterator[Section]:
 
 
 def _drawing(d: Discovery) -> Section:
-    found = d.ranked.scores
+    found, shown = d.ranked.scores, drawable(d)
     what = "estimated effect" if found is not None and found.estimate and d.ranked.screened is None else "effect"
     tips = {name: str(look) for name, look in d.looks.items()}
     colors = (
@@ -78,7 +78,8 @@ def _drawing(d: Discovery) -> Section:
             "Layers from the input below to the output above; heads left (23.3 is head 3 of layer 23), MLPs right. "
             f"{colors}Point at an edge for its {'effect' if colors else 'name'}, at a head for where it looks.",
         ),
-        CircuitPicture(drawable(d), found, _DRAWN, tips),
+        CircuitPicture(shown, found, _DRAWN, tips),
+        () if shown is d.circuit else (f"Only its strongest sources are shown, with {len(shown):,} edges.",),
         method=(
             "Where a head looks is its attention, a mean over the examples that the circuit was found on; the first "
             "token is left out, where heads look when they look at nothing.",

@@ -15,7 +15,7 @@ from mechanome.core import Table
 from mechanome.explain import circuit_words as words
 from mechanome.explain.circuit import ENOUGH, STEPS, PromptCircuit
 from mechanome.explain.curve import Curve
-from mechanome.explain.tokens import counted, quoted, whole
+from mechanome.explain.tokens import quoted
 from mechanome.explain.units import PromptUnits
 from mechanome.report import Line, Meter, Picture, Section, Sheet, Stack, number
 
@@ -85,14 +85,9 @@ def certificate(proof: Certificate, things: str, finding: str = "") -> Section:
 
 def units(found: PromptUnits) -> Iterator[Section]:
     """The neurons or singular units of the prompt, and their certificate."""
-    own, note = found.carriers, ""
-    if found.elsewhere:
-        note = f"On {counted(found.paraphrases, 'paraphrase')} their mean shares are " + ", ".join(
-            f"{unit.reading.short} {whole(value)}" for unit, value in zip(own.units, found.elsewhere)
-        )
-    yield section(own, "this prompt", f"{note}." if note else "")
+    yield section(found.carriers, "this prompt", "what it carries after the counterfactual")
     if found.certificate is not None:
-        yield certificate(found.certificate, UNITS[own.kind])
+        yield certificate(found.certificate, UNITS[found.carriers.kind])
 
 
 def _sentences(*given: str) -> Line:

@@ -8,7 +8,7 @@ among the strongest whatever single prompt is missing or other (paper 26).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -33,14 +33,12 @@ class PromptUnits:
     """The units of one prompt.
 
     Args:
-        carriers: the strongest, measured on the prompt.
-        elsewhere: mean share of the effect of each on the paraphrases, in the same order; empty without any.
+        carriers: the strongest, measured on the prompt, and with their mean shares on the paraphrases.
         paraphrases: how many these are.
         certificate: of the strongest units over the prompt and its paraphrases, where it was asked for.
     """
 
     carriers: Carriers
-    elsewhere: tuple[float, ...] = ()
     paraphrases: int = 0
     certificate: Certificate | None = field(default=None, repr=False)
 
@@ -49,7 +47,6 @@ class PromptUnits:
         return {
             **self.carriers.record(),
             "paraphrases": self.paraphrases,
-            "shares_on_paraphrases": list(self.elsewhere),
             "certificate": None if self.certificate is None else certificate_record(self.certificate),
         }
 
@@ -110,12 +107,14 @@ def prompt_units(
         quiet=quiet,
     )
     shares = [_shares(graph, sources, q, budget) for q in track(others, "measuring on paraphrases", quiet=quiet)]
-    elsewhere = tuple(torch.stack(shares).mean(0).tolist()) if shares else ()
+    if shares:
+        means = torch.stack(shares).mean(0).tolist()
+        found = replace(found, units=tuple(replace(u, elsewhere=m) for u, m in zip(found.units, means)))
     proof = None
     if certified:
         proof = sources_certified(graph, ranked, kinds, len(sources), seed)
         found = found.certified(proof, sources)
-    return PromptUnits(found, elsewhere, len(others), proof)
+    return PromptUnits(found, len(others), proof)
 
 
 def _ranked(graph: Graph, question: Question, budget: Budget) -> Scores:

@@ -46,6 +46,7 @@ class Carrier:
         effect: by how much the metric changes where it carries something else; negative where the answer needs it.
         share: of the whole effect, positive where it works for the answer; None without a whole effect.
         certified: "in", "out" or "abstain", where a certificate was asked for.
+        elsewhere: its mean share on other examples, each with an effect of its own; None where there are none.
     """
 
     reading: UnitReading
@@ -53,6 +54,7 @@ class Carrier:
     effect: Measured
     share: float | None
     certified: str = ""
+    elsewhere: float | None = None
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,7 @@ class Carriers:
                 *_ends(unit.effect),
                 unit.score,
                 unit.certified,
+                unit.elsewhere,
                 ", ".join(name for name, _ in unit.reading.detects),
                 ", ".join(name for name, _ in unit.reading.card.promotes),
                 ", ".join(name for name, _ in unit.reading.card.suppresses),
@@ -107,7 +110,7 @@ class Carriers:
         ]
         columns = [
             "unit", "share of the effect", "exact effect", "from", "to", f"score by {self.ranked_by}", "certified",
-            "detects", "promotes", "suppresses",
+            "share elsewhere", "detects", "promotes", "suppresses",
         ]  # fmt: skip
         return Table(columns, rows, repr(self))
 
@@ -248,6 +251,7 @@ def _unit(unit: Carrier) -> dict[str, Any]:
         "effect": measured_record(unit.effect),
         "share": unit.share,
         "certified": unit.certified or None,
+        "share_elsewhere": unit.elsewhere,
         "detector": reading.detector,
         "detects": _listed(reading.detects),
         "promotes": _listed(card.promotes),

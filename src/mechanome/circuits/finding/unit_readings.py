@@ -86,14 +86,14 @@ def _of_layer(
         detector, lists = _of_tokens(graph, layer, numbers, vocabulary, k)
     else:
         detector, lists = "neurons", [_of_neurons(t * part.left[p], k) for t, p in zip(turns, places)]
-    stronger = _out(model, layer, graph.tower).norm(dim=1) if kind == "neurons" else None
+    norms = _out(model, layer, graph.tower).norm(dim=1) if kind == "neurons" else None
     told = texts if max(texts.frame.lengths) > 1 else None  # the first token opens many gates, and is left out
     cards = unit_cards(own, layer, places, told, k, quiet=quiet)
-    for number, place, card, turn, detects in zip(numbers, places, cards, turns.tolist(), lists):
+    for number, card, turn, detects in zip(numbers, cards, turns.tolist(), lists):
         named = replace(
             card,
             name=f"{_WORDS[kind]} {number} of layer {layer}",
-            rank=card.rank if stronger is None else int((stronger > part.values[place]).sum()),
+            rank=card.rank if norms is None else int((norms > norms[number]).sum()),
             determined=kind == "neurons" or card.determined,
         )
         yield UnitReading(graph.sources[group.first + number], layer, number, detects, detector, named, turn < 0)

@@ -10,7 +10,7 @@ from rich.text import Text
 from mechanome.circuits.finding.carriers import Carrier, Carriers
 from mechanome.circuits.finding.unit_graph import UNITS
 from mechanome.circuits.measured import Measured
-from mechanome.report import Cell, Meter, Section, Sheet, Weights, number
+from mechanome.report import Cell, Meter, Section, Sheet, Stack, Weights, number
 from mechanome.report.rendering import share, visible
 from mechanome.report.terminal import table
 
@@ -18,6 +18,11 @@ _WORDS = 3
 """Tokens of each kind in the terminal."""
 _WEAKEST = 0.05
 """Of the strongest shade: weaker tokens stay plain."""
+_OPTIONAL = {
+    "elsewhere": ("on paraphrases", "its mean share there"),
+    "certified": ("certified", "in: among the chosen on almost all random sub-datasets"),
+}
+"""Columns that are shown where they have something to say."""
 
 
 def finding(c: Carriers) -> str:
@@ -34,50 +39,73 @@ def finding(c: Carriers) -> str:
     return f"{said}. Without any of the {c.every:,}, {_lost(c.whole)}."
 
 
-def section(c: Carriers, measured_on: str, note: str = "") -> Section:
+def section(c: Carriers, measured_on: str, others: str) -> Section:
     """The units as a section of a report page.
 
     Args:
-        c: the units. measured_on: which examples, such as "the held-out examples". note: a further sentence of limits.
+        c: the units. measured_on: which examples, such as "held-out examples".
+        others: what a unit carries instead, such as "what it carries on the counterfactual".
     """
     name = UNITS[c.kind]
-    sure = any(unit.certified for unit in c.units)
+    return Section(
+        f"Which {name} carry it",
+        (
+            f"The strongest {name} of the MLPs: above what each is worth, which is measured; below what it reads and "
+            "writes, which is read off the weights.",
+        ),
+        Stack([_worth(c), _readings(c)]),
+        (finding(c),),
+        (
+            f"In runs of the whole model on {measured_on} ({c.examples}), each unit alone carries {others}, and then "
+            "all of them do. What a unit writes is its row of the output weight, read through the unembedding; what it "
+            "detects is read off its weights, the norm folded in. Signs are turned so that a unit promotes what it "
+            "moves most; it is marked where it does so when negative. (Neurons as nodes: Arora et al. 2026; "
+            "Detector-Effector Units: Xue & Andrzejak 2026.)",
+        ),
+        (
+            "Tokens show the direct way in and out; what earlier and later layers make of it they do not show. Effects "
+            "of single units do not add up.",
+        ),
+    )
+
+
+def _worth(c: Carriers) -> Sheet:
+    """What each unit is worth, and where it is on."""
+    shown = _shown(c)
     columns = [
         ("unit", "layer, and number there"),
         ("share", "of the whole effect, lost where this unit alone carries something else"),
         ("exact", "change of the metric; negative where the answer needs it"),
         ("chosen by", f"its score by {c.ranked_by}; exact where that was measured"),
-        *([("certified", "in: among the chosen on almost all random sub-datasets")] if sure else []),
-        ("detects", _detectors(c.units)),
+        *(column for name, column in _OPTIONAL.items() if name in shown),
+        ("on at", "where in the texts it does most of what it promotes; shades are its activation"),
+    ]
+    return Sheet(columns, [_row(unit, shown) for unit in c.units], numbers=c.table())
+
+
+def _readings(c: Carriers) -> Sheet:
+    """What each unit reads and writes."""
+    columns = (
+        ("unit", ""),
+        ("detects", "; ".join(dict.fromkeys(unit.reading.detector for unit in c.units))),
         ("promotes", "tokens whose logits it raises most, by way of the stream alone"),
         ("suppresses", "tokens whose logits it lowers most"),
-        ("on at", "the place of the texts where it is on most; shades are its activation"),
-    ]
-    return Section(
-        f"Which {name} carry it",
-        (
-            f"The strongest {name} of the MLPs, one by one: what each is worth, what it reads and what it writes. "
-            "Effects are measured, readings are not.",
-        ),
-        Sheet(columns, [_row(unit, sure) for unit in c.units], numbers=c.table()),
-        (finding(c),),
-        (
-            f"Each alone, then all of them, carry what they carry on the counterfactual (or what else was asked for), "
-            f"in runs of the whole model on {measured_on} ({c.examples}). What a unit writes is its row of the output "
-            "weight, read through the unembedding; what it detects is read off its weights, the norm folded in. Signs "
-            "are turned so that a unit promotes what it moves most; it is marked where it does so when negative. "
-            "(RelP neurons, Arora et al. 2026; Detector-Effector Units, Xue & Andrzejak 2026.)",
-        ),
-        (
-            "Tokens show the direct way in and out; what earlier and later layers make of it they do not show. Effects "
-            f"of single units do not add up. {note}".strip(),
-        ),
     )
+    rows = [
+        (
+            unit.reading.short + ("" if unit.reading.card.determined else " (direction not unique)"),
+            _words(unit.reading.detects),
+            _words(unit.reading.card.promotes) + _marked(unit),
+            _words(unit.reading.card.suppresses),
+        )
+        for unit in c.units
+    ]
+    return Sheet(columns, rows)
 
 
 def terminal(c: Carriers) -> Grid:
     """The units as a table of the terminal, 80 columns wide."""
-    sure = any(unit.certified for unit in c.units)
+    sure = "certified" in _shown(c)
     names = [("unit", "left"), ("share", "right"), *([("certified", "left")] if sure else [])]
     made = table([*names, ("detects", "left"), ("writes", "left")])
     for unit in c.units:
@@ -87,25 +115,32 @@ def terminal(c: Carriers) -> Grid:
     return made
 
 
-def _row(unit: Carrier, sure: bool) -> list[str | Cell]:
-    reading, card = unit.reading, unit.reading.card
-    place = card.opens[0] if card.opens else None
+def _shown(c: Carriers) -> set[str]:
+    """Names of the optional columns that have something to say."""
+    known = {
+        "elsewhere": any(unit.elsewhere is not None for unit in c.units),
+        "certified": any(unit.certified for unit in c.units),
+    }
+    return {name for name, there in known.items() if there}
+
+
+def _row(unit: Carrier, shown: set[str]) -> list[str | Cell]:
+    reading, opens = unit.reading, unit.reading.card.opens
+    optional: dict[str, str | Cell] = {
+        "elsewhere": "" if unit.elsewhere is None else Meter(unit.elsewhere),
+        "certified": unit.certified,
+    }
     on: str | Cell = ""
-    if place is not None:
-        limit = max(abs(gate) for gate in place.gates)
-        on = Weights(
-            [visible(t) for t in place.tokens], [g / limit if g > _WEAKEST * limit else 0.0 for g in place.gates]
-        )
-    name = reading.short + ("" if card.determined else " (direction not unique)")
+    if opens:
+        limit = max(abs(gate) for gate in opens[0].gates)
+        shades = [gate / limit if gate > _WEAKEST * limit else 0.0 for gate in opens[0].gates]
+        on = Weights([visible(token) for token in opens[0].tokens], shades)
     return [
-        name,
+        reading.short,
         "" if unit.share is None else Meter(unit.share),
         _exact(unit.effect),
         number(unit.score, 3),
-        *([unit.certified] if sure else []),
-        _words(reading.detects),
-        _words(card.promotes) + _marked(unit),
-        _words(card.suppresses),
+        *(optional[name] for name in _OPTIONAL if name in shown),
         on,
     ]
 
@@ -117,10 +152,6 @@ def _exact(effect: Measured) -> str:
 
 def _marked(unit: Carrier) -> str:
     return " (when negative)" if unit.reading.turned else ""
-
-
-def _detectors(units: Sequence[Carrier]) -> str:
-    return "; ".join(dict.fromkeys(unit.reading.detector for unit in units))
 
 
 def _words(scored: Sequence[tuple[str, float]]) -> str:
