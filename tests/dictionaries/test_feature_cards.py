@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+import browser
 import mechanome as mn
 from families import build
 from mechanome.activations import Activations, ArrayActivations
@@ -198,6 +199,13 @@ def test_sixty_full_cards_stay_below_five_megabytes() -> None:
     assert "60 on this page" in page
 
 
+def test_the_page_opens_offline(tmp_path: Path) -> None:
+    cards().save(tmp_path / "cards.html", most=5)
+    seen = browser.opened(tmp_path / "cards.html", tmp_path / "profile")
+    assert "js-plotly-plot" in seen, "the chart is drawn"
+    assert seen.count('<div class="choice-panel" hidden="">') == 4, "one card is shown, the others wait"
+
+
 def test_tokens_are_escaped() -> None:
     class Tokenizer:
         def decode(self, ids: list[int], **_: Any) -> str:
@@ -216,6 +224,14 @@ def test_dropped_rows_are_gaps() -> None:
     for e in examples:
         assert e.tokens[e.at] == str(int(rows.labels["token"].view(TEXTS, LENGTH)[e.seq, e.pos]))
         assert all(v == 0.0 for v, t in zip(e.values, e.tokens) if t == "\u2026")
+
+
+def test_a_limit_of_rows_leaves_no_gaps() -> None:
+    found = FeatureCards.of(dictionary_of(), shuffled(), top=3, drawn=4, before=5, after=2, rows=200)
+    assert found.rows == 200 and sum(card.fired for card in found) == 4 * 200
+    assert all("\u2026" not in e.tokens for card in found for e in card.examples)
+    endless = ArrayActivations(rows_of().values, rows_of().labels, batch=64, seed=5)
+    assert FeatureCards.of(dictionary_of(), endless, latents=[1], rows=200).rows == 200
 
 
 def test_refusals() -> None:

@@ -107,7 +107,7 @@ def test_a_perfect_copy_recovers_all_and_zero_nothing() -> None:
     found = suffix.losses({"own": own, "zero": torch.zeros_like(own)})
     seen = ~suffix.ce.isnan()
     assert torch.allclose(found["own"].ce[seen], suffix.ce[seen], atol=1e-6)
-    assert float(found["own"].kl[seen].abs().max()) < 1e-9
+    assert float(found["own"].kl[seen].abs().max()) < 1e-6
     assert bool((found["own"].top1[seen] == 1).all())
     assert float(found["zero"].kl[seen].mean()) > 0.01
 

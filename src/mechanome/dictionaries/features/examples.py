@@ -92,10 +92,10 @@ def look(
     Raises:
         BadInput: data that can be read once only or have no labels "seq", "pos" and "token", or no rows.
     """
-    open_again = _again(data, rows)
+    open_again = _again(data)
     strongest, even, density = TopExamples(top), TopExamples(drawn), Density(bits=2)
     seen = 0
-    for batch in open_again():
+    for batch in open_again(rows):
         ids, seq = _ids(batch)
         codes = _encoded(dictionary, batch)
         density.update(codes)
@@ -107,25 +107,30 @@ def look(
         raise BadInput("feature cards", "the data have no rows", "give a stream or store with rows")
     peaks = [(kept, kept.ids.numpy()) for kept in (strongest, even)]
     windows = _Windows(np.concatenate([ids for _, ids in peaks], axis=1), before, after)
-    for batch in open_again():
+    # Neighbors of the rows that were read may be anywhere in the data.
+    for batch in open_again(rows if _endless(data) else None):
         windows.update(dictionary, batch, latents)
     contexts = tuple(tuple(_contexts(windows, unit, top)) for unit in range(len(latents)))
     return Found(contexts, density, seen)
 
 
-def _again(data: Any, rows: int | None) -> Callable[[], Iterator[Activations]]:
-    """Data as something that can be read from its start whenever it is called."""
+def _again(data: Any) -> Callable[[int | None], Iterator[Activations]]:
+    """Data as something that can be read from its start, up to so many rows, whenever it is called."""
     if hasattr(data, "stream") or isinstance(data, Sequence):
-        return lambda: batches(data, rows)
+        return lambda rows: batches(data, rows)
     if not isinstance(data, Stream):
         raise BadInput("the data of feature cards", "they can be read once only", "give a stream, a store or a list")
     start = data.state()
 
-    def reopened() -> Iterator[Activations]:
+    def reopened(rows: int | None) -> Iterator[Activations]:
         data.seek(start)
         return batches(data, rows)
 
     return reopened
+
+
+def _endless(data: Any) -> bool:
+    return getattr(data, "epochs", 1) is None
 
 
 def _ids(batch: Activations) -> tuple[Tensor, Tensor]:

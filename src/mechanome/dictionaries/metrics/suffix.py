@@ -1,8 +1,9 @@
 """What a model says behind a site, for many values of the site: blocks before it run once, the rest for all values.
 
-`Suffix` runs the model once and keeps the site's own values, the stream that the rest starts from, and the loss of each
-token. Then every other value of the site (a reconstruction, zero, a mean) is one more copy of the rows in one batch
-that starts at the site's block; the losses of the model as it is are never computed again.
+`Suffix` runs the model once and keeps the site's own values, the stream that the rest starts from, the last stream and
+the loss of each token. Then every other value of the site (a reconstruction, zero, a mean) is one more copy of the rows
+in one batch that starts at the site's block. What the model says as it is, is never computed again but for its head,
+which turns the last stream into the logits that KL compares with; keeping those would take a hundred times the memory.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ from mechanome.engine.taps import logits_of
 if TYPE_CHECKING:
     from mechanome.engine import Model
     from mechanome.engine.inputs import Inputs
-    from mechanome.engine.resume import Recorded
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,8 @@ class _Piece:
     rows: range
     batch: Batch
     values: Mapping[Site, Tensor]
-    stream: Tensor | None
+    stream: Tensor
+    last: Tensor
     like: Sequence[object]
 
 
@@ -130,10 +131,8 @@ class Suffix:
         if wrong := [site for site, x in values.items() if x.dim() != 3]:
             what = f"losses behind {wrong[0]}"
             raise NotServed(what, "it is no vector per token", "give one head of it, or a site that is")
-        return _Piece(rows, part, values, self._stream(recorded), [_shell(x) for x in recorded.outputs[: self.skipped]])
-
-    def _stream(self, recorded: Recorded) -> Tensor | None:
-        return recorded.stream(self.skipped) if self.skipped else None
+        streams = [recorded.stream(layer) for layer in (self.skipped, len(recorded.outputs))]
+        return _Piece(rows, part, values, *streams, [_shell(output) for output in recorded.outputs])
 
     def values(self, site: str | Site | None = None) -> Tensor:
         """What a site holds in the model as it is, `[token, d]`: real tokens, row by row; None for the site itself."""
@@ -175,34 +174,33 @@ class Suffix:
     def _run(
         self, piece: _Piece, names: list[str], whole: Mapping[str, Tensor], found: Mapping[str, list[Tensor]]
     ) -> None:
-        """Copies of a piece's rows: first the model as it is, then each variant."""
+        """Copies of a piece's rows, one a variant."""
         rows, n = list(piece.rows), len(piece.rows)
         real, own = self.real[rows], piece.values[self.asked]
         # Padding keeps its own values: whatever stands there must not become a number that is not finite.
         values = [torch.where(real[..., None].to(own.device), whole[name][rows].to(own), own) for name in names]
-        batch = piece.batch.take([row for _ in range(len(names) + 1) for row in range(n)])
-        edit = Edit(self.site, "set", torch.cat([own, *values]))
-        plan = build_plan(self.model, (), [edit])
-        self._skip(plan, piece, len(names) + 1)
+        batch = piece.batch.take([row for _ in names for row in range(n)])
+        plan = build_plan(self.model, (), [Edit(self.site, "set", torch.cat(values))])
+        self._skip(plan, piece.stream.repeat(len(names), 1, 1), piece.like[: self.skipped])
+        as_it_is = Plan(root=self.model.module)
+        self._skip(as_it_is, piece.last, piece.like)
         with torch.no_grad():
-            logits = _logits(self.model, execute(self.model, batch, plan)).unflatten(0, (len(names) + 1, n))
-        clean = logits[0].float().log_softmax(-1)
-        for i, name in enumerate(names, 1):
-            said = logits[i].float().log_softmax(-1)
-            predicts = ~self.ce[rows].isnan()
-            found[name][0][rows] = _cross_entropy(logits[i], piece.batch, real)
+            logits = _logits(self.model, execute(self.model, batch, plan)).unflatten(0, (len(names), n))
+            clean = _logits(self.model, execute(self.model, piece.batch, as_it_is)).float().log_softmax(-1)
+        predicts = ~self.ce[rows].isnan()
+        for name, scores in zip(names, logits):
+            said = scores.float().log_softmax(-1)
             divergence = (clean.exp() * (clean - said)).sum(-1).double().cpu()
             same = (clean.argmax(-1) == said.argmax(-1)).double().cpu()
+            found[name][0][rows] = _cross_entropy(scores, piece.batch, real)
             for part, value in ((1, divergence), (2, same)):
                 found[name][part][rows] = torch.where(predicts, value, torch.nan)
 
-    def _skip(self, plan: Plan, piece: _Piece, copies: int) -> None:
-        if piece.stream is None:
-            return
-        stream = piece.stream.repeat(copies, 1, 1)
-        for block, like in zip(self.model.architecture.tower(None).blocks, piece.like):
+    def _skip(self, plan: Plan, stream: Tensor, like: Sequence[object]) -> None:
+        """Leave out as many blocks as there are structures of their outputs; what comes behind gets the stream."""
+        for block, output in zip(self.model.architecture.tower(None).blocks, like):
             install(block.part.module)
-            plan.blocks[block.part.module] = Stub(stream, like)
+            plan.blocks[block.part.module] = Stub(stream, output)
 
 
 def _same_stream(model: Model, site: Site) -> Site:
