@@ -25,6 +25,8 @@ def test_rows_keep_their_labels():
         rows.to(torch.bfloat16)["a"].dtype == torch.bfloat16
         and rows.to(torch.bfloat16).labels["seq"].dtype == torch.int64
     )
+    flagged = Activations({"a": torch.eye(3)}, {"y": torch.tensor([True, False, True])})
+    assert flagged.where(y=True).rows == 2 and flagged.where(y=[True, False]).rows == 3
     both = Activations.cat([rows, rows.take(slice(0, 2))])
     assert both.rows == 12 and torch.equal(both["a"][10:], rows["a"][:2]) and ROLES[0] == "text"
 

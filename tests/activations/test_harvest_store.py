@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
+import shutil
 from importlib import import_module
 from pathlib import Path
 
@@ -241,6 +243,15 @@ def test_too_little_room_is_said_before_it_starts(tmp_path, monkeypatch):
     assert not list(tmp_path.glob("*/store.json"))
 
 
+def test_large_harvests_say_what_they_take(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(HARVEST, "_LARGE", 10)
+    store_in(tmp_path / "a", quiet=False)
+    said = capsys.readouterr().err
+    assert re.search(r"about [\d.]+ KB on disk and [\d.]+ .B of memory", said)
+    store_in(tmp_path / "b")
+    assert not capsys.readouterr().err
+
+
 def test_two_harvests_of_one_recipe_do_not_meet(tmp_path):
     path = store_in(tmp_path).path
     with lock(path.with_name(f".{path.name}.lock")), pytest.raises(BadInput, match="another process"):
@@ -276,7 +287,13 @@ def test_rows_that_are_no_numbers_end_a_harvest_and_lose_nothing(tmp_path, monke
     with pytest.raises(BadInput, match="goes on where it stopped"):
         ActivationStore.open(part).stream()
     monkeypatch.setattr(Reader, "read", read)
+    shutil.copytree(tmp_path / "part", tmp_path / "lost")
     assert content(store_in(tmp_path / "part").path) == whole
+    bucket = max((tmp_path / "lost").glob("*/unsorted/*.rows"), key=lambda file: file.stat().st_size)
+    os.truncate(bucket, bucket.stat().st_size - 1)
+    with pytest.raises(CorruptFile, match=r"were written.*resume=False"):
+        store_in(tmp_path / "lost")
+    assert content(store_in(tmp_path / "lost", resume=False).path) == whole
 
 
 @pytest.mark.parametrize(

@@ -135,8 +135,9 @@ class Activations:
             if name not in self.labels:
                 raise UnknownName(f"label '{name}'", "these rows do not have it", nearest(name, self.labels))
             values = [_value(name, v) for v in (wanted if isinstance(wanted, (list, tuple, set, range)) else [wanted])]
-            column = self.labels[name]
-            keep &= torch.isin(column, torch.tensor(values, dtype=column.dtype, device=column.device)).cpu()
+            column = self.labels[name].cpu()
+            column = column.to(torch.int8) if column.dtype == torch.bool else column  # isin takes no booleans
+            keep &= torch.isin(column, torch.tensor(values, dtype=column.dtype))
         return self.take(keep)
 
     def to(self, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Activations:

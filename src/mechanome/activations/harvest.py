@@ -22,7 +22,7 @@ from mechanome.activations.store import STATS, STORE, TOKENS, ActivationStore
 from mechanome.activations.writing import ORDERS, Writer, clean, disk_errors, row_bytes
 from mechanome.core.errors import BadInput, BudgetTooSmall
 from mechanome.core.files import folder, lock
-from mechanome.core.progress import Bar
+from mechanome.core.progress import Bar, notice
 from mechanome.engine import memory
 from mechanome.engine.asked import count, one_of, opened_model, seed_of
 from mechanome.engine.inputs import Bos
@@ -31,6 +31,8 @@ from mechanome.engine.site import Site
 
 _CHUNK, _LEAST = 2**26, 4096
 """Bytes of rows, and least tokens, that are read before they are written: what a killed harvest does again."""
+_LARGE = 10**9
+"""Bytes from which a store's size is told before it is made."""
 
 
 def harvest(
@@ -108,7 +110,7 @@ def harvest(
             _clear(path)
         store = ActivationStore.open(path) if (path / STORE).exists() else None
         if store is None or not store.complete:
-            _check_room(reader, kept, shard_rows, path, budget)
+            _check_room(reader, kept, shard_rows, path, budget, quiet)
             store = _run(store or _begin(path, reader, made, kept, order, drop), reader, drop, quiet)
         clean(path)
     return store
@@ -171,7 +173,7 @@ def _chunk(reader: Reader) -> int:
     return max(_LEAST, _CHUNK // (4 * sum(reader.widths.values())))
 
 
-def _check_room(reader: Reader, dtype: str, shard_rows: int, path: Path, budget: memory.Budget) -> None:
+def _check_room(reader: Reader, dtype: str, shard_rows: int, path: Path, budget: memory.Budget, quiet: bool) -> None:
     """Set how much the reader runs at a time; refuse what does not fit into memory or on the disk.
 
     Raises:
@@ -195,10 +197,14 @@ def _check_room(reader: Reader, dtype: str, shard_rows: int, path: Path, budget:
     if need > free:
         why = f"the store takes about {memory.show(need, up=True)} more, {memory.show(free)} are free"
         raise BadInput(str(path), why, "ask for fewer tokens or sites, or name a folder on another disk")
+    if need > _LARGE and not quiet:
+        run = max(held + reader.at_once * reader.token_bytes, 4 * shard)
+        notice(f"this harvest takes about {memory.show(need)} on disk and {memory.show(run)} of memory (estimates)")
 
 
 def _clear(path: Path) -> None:
-    """Remove a store's files."""
+    """Remove a store's files; first the one that says it is whole."""
+    (path / STORE).unlink(missing_ok=True)
     for item in path.iterdir():
         if item.is_dir():
             shutil.rmtree(item)

@@ -7,6 +7,7 @@ whatever came before, and is exact.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
@@ -38,7 +39,7 @@ class ActivationStream(Stream, Protocol):
     def __iter__(self) -> Iterator[Activations]: ...
 
 
-class Segmented:
+class Segmented(ABC):
     """A stream made of segments; what every source shares.
 
     A source gives `sites`, `widths`, `rows`, `segments(epoch)` and `segment(epoch, k)`, which must return the same rows
@@ -66,13 +67,13 @@ class Segmented:
         self._identity = {"batch": self.batch, "seed": self.seed, **identity}
         self._epoch = self._segment = self._row = 0
 
+    @abstractmethod
     def segments(self, epoch: int) -> int:
         """How many segments an epoch has."""
-        raise NotImplementedError
 
+    @abstractmethod
     def segment(self, epoch: int, k: int) -> Activations:
         """The rows of a segment, in the order they are given out."""
-        raise NotImplementedError
 
     def __iter__(self) -> Iterator[Activations]:
         while self.epochs is None or self._epoch < self.epochs:
