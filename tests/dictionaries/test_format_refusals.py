@@ -18,7 +18,7 @@ from restated import RESTATED
 from safetensors.torch import load_file, save_file
 
 from mechanome.core.errors import BadInput, CorruptFile, NotFinite, NotServed, ShapeMismatch, UnknownName
-from mechanome.dictionaries.architectures import JumpReLU, PolySAE, ReLU, TopK, Transcoder
+from mechanome.dictionaries.architectures import JumpReLU, PolySAE, ReLU, SkipTranscoder, TopK, Transcoder
 from mechanome.dictionaries.formats import FORMATS, check, detect, formats_table, read, write
 from mechanome.dictionaries.norm import Affine
 
@@ -315,17 +315,17 @@ def test_norms_are_folded_exactly_for_tools_that_have_none(kind: str, tmp_path: 
     torch.manual_seed(1)
     x, y = torch.randn(400, 8) @ torch.randn(8, 8) + 2, torch.randn(400, 6) * 3 - 1
     norms = {"norm": Affine.estimate(x, kind), "norm_out": Affine.estimate(y, kind)}
-    recipe = Transcoder(JumpReLU(20, threshold=0.4))
+    recipe = SkipTranscoder(JumpReLU(20, threshold=0.4))
     dictionary = recipe.assemble(recipe.spec(8, 6), **norms).eval()
     with torch.no_grad():
-        dictionary.b_enc.normal_()
-        dictionary.b_dec.normal_()
+        for weight in (dictionary.b_enc, dictionary.b_dec, dictionary.W_skip):
+            weight.normal_()
         write(dictionary, tmp_path / "out", "saelens")
         other = read(tmp_path / "out")
         codes, same = dictionary.encode(x), other.encode(x)
         assert torch.equal(codes.indices, same.indices)
         torch.testing.assert_close(codes.values, same.values, rtol=1e-4, atol=1e-4)
-        torch.testing.assert_close(dictionary.decode(codes), other.decode(same), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(dictionary.decode(codes, x), other.decode(same, x), rtol=1e-4, atol=1e-4)
     assert other.norm.kind == "none"
 
 

@@ -24,9 +24,11 @@ if TYPE_CHECKING:
     from mechanome.dictionaries.basis import LatentBasis
     from mechanome.dictionaries.capabilities import Interacting, LinearEncoder, MultiSite, Skip, Thresholded
     from mechanome.dictionaries.codes import SparseCodes
+    from mechanome.dictionaries.cross_layer import CrossLayerTranscoder
     from mechanome.dictionaries.dictionary import Dictionary
     from mechanome.dictionaries.features import FeatureCards, Latent
     from mechanome.dictionaries.fitting.fit import DictionaryFit, fit
+    from mechanome.dictionaries.formats import FORMATS, check, detect, formats_table, read, write
     from mechanome.dictionaries.metrics import evaluate, pareto
     from mechanome.dictionaries.norm import Affine
     from mechanome.dictionaries.pattern import Pattern
@@ -34,8 +36,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ARCHITECTURES",
+    "FORMATS",
     "Affine",
     "BatchTopK",
+    "CrossLayerTranscoder",
     "Crosscoder",
     "Dictionary",
     "DictionaryFit",
@@ -61,10 +65,15 @@ __all__ = [
     "Thresholded",
     "TopK",
     "Transcoder",
+    "check",
+    "detect",
     "evaluate",
     "fit",
+    "formats_table",
     "pareto",
+    "read",
     "recipe_of",
+    "write",
 ]
 
 offer(__name__)
