@@ -168,7 +168,7 @@ def _llama_scope(root: Path, name: str, hooks: tuple[str, str], norms: tuple[flo
 def llama_scope(root: Path) -> Restated:
     """Residual stream: one norm."""
     hook, site = "blocks.8.hook_resid_post", ("resid_post.8",)
-    return _llama_scope(root, "Llama3_1-8B-Base-L8R-8x", (hook, hook), (2.5, 2.5), (site, site))
+    return _llama_scope(root, "Llama3_1-8B-Base-L8R-8x", (hook, hook), (1.1, 1.1), (site, site))
 
 
 def llama_scope_transcoder(root: Path) -> Restated:

@@ -156,11 +156,12 @@ def test_a_checkpoint_with_code_is_refused_and_nothing_runs(kind: str, tmp_path:
     assert not ran.exists()
 
 
-def test_an_archive_with_objects_is_refused(tmp_path: Path) -> None:
-    told = RESTATED["gemma_scope_1"](tmp_path)
-    np.savez(told.path / "params.npz", W_enc=np.array([{"a": 1}], dtype=object))
+def test_an_archive_with_objects_is_refused_and_nothing_runs(tmp_path: Path) -> None:
+    told, ran = RESTATED["gemma_scope_1"](tmp_path), tmp_path / "ran"
+    np.savez(told.path / "params.npz", W_enc=np.array([Evil(ran)], dtype=object))
     with pytest.raises(CorruptFile, match="archive of arrays"):
         read(told.path)
+    assert not ran.exists()
 
 
 def test_a_missing_layer_is_named(tmp_path: Path) -> None:
