@@ -37,9 +37,17 @@ class DensityPicture:
     def figure(self) -> Any:
         """A Plotly figure: a bar a bin."""
         bins = self.bins()
+        decades = range(math.floor(math.log10(bins[0][0])), math.ceil(math.log10(bins[-1][1])) + 1) if bins else ()
+        marks = [n * 10.0**decade for decade in decades for n in (1, 3)]
         found = figure(
             240,
-            xaxis=axis("share of tokens on which a latent fires", type="log", tickformat="~%"),
+            xaxis=axis(
+                "share of tokens on which a latent fires (logarithmic)",
+                type="log",
+                tickmode="array",
+                tickvals=marks,
+                ticktext=[f"{100 * mark:.3g}\u202f%" for mark in marks],
+            ),
             yaxis=axis("latents", showgrid=True),
             bargap=0.06,
         )

@@ -131,8 +131,8 @@ class Suffix:
         if wrong := [site for site, x in values.items() if x.dim() != 3]:
             what = f"losses behind {wrong[0]}"
             raise NotServed(what, "it is no vector per token", "give one head of it, or a site that is")
-        streams = [recorded.stream(layer) for layer in (self.skipped, len(recorded.outputs))]
-        return _Piece(rows, part, values, *streams, [_shell(output) for output in recorded.outputs])
+        stream, last = recorded.stream(self.skipped), recorded.stream(len(recorded.outputs))
+        return _Piece(rows, part, values, stream, last, [_shell(output) for output in recorded.outputs])
 
     def values(self, site: str | Site | None = None) -> Tensor:
         """What a site holds in the model as it is, `[token, d]`: real tokens, row by row; None for the site itself."""
