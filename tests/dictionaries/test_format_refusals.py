@@ -274,10 +274,11 @@ def test_activations_that_fit_are_measured() -> None:
     assert (found.expected_fvu, found.rows) == (0.02, 200)
 
 
-def test_norms_that_do_not_fit_are_refused() -> None:
+@pytest.mark.parametrize("factor", [2.5, 0.3])
+def test_norms_that_do_not_fit_are_refused(factor: float) -> None:
     dictionary, x = fitted()
     with pytest.raises(BadInput, match=r"does not fit these activations, which is for resid_post.3: their mean norm"):
-        check(dictionary, 2.5 * x)
+        check(dictionary, factor * x)
 
 
 def test_an_fvu_that_does_not_fit_is_refused() -> None:
