@@ -149,8 +149,11 @@ def replay(
     _recorded(config)
 
     import mechanome.circuits.command
+    import mechanome.dictionaries.commands.evaluating
+    import mechanome.dictionaries.commands.fitting
+    import mechanome.dictionaries.commands.showing
     import mechanome.explain.command
-    import mechanome.studies.running  # noqa: F401  (all three register their verbs)
+    import mechanome.studies.running  # noqa: F401  (all register their verbs)
     from mechanome.core import notice
     from mechanome.core import replay as again
 

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from mechanome.cli import circuit, explaining  # noqa: F401  (they register their commands)
+from mechanome.cli import circuit, dictionaries, explaining  # noqa: F401  (they register their commands)
 from mechanome.cli.frame import Json, app, command, model_ids, print_json
 from mechanome.studies.command import study
 

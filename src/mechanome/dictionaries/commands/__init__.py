@@ -1,0 +1,1 @@
+"""What `mechanome fit`, `eval` and `features` do, each with its run folder."""
