@@ -1,4 +1,4 @@
-"""`mechanome harvest`, `fit`, `eval` and `features`: from a file of text to cards, or one message and the right code."""
+"""`mechanome harvest`, `fit`, `eval` and `features`: from text to cards, or one message and the right code."""
 
 from __future__ import annotations
 
