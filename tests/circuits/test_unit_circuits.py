@@ -235,7 +235,7 @@ def test_page_terminal_and_record_tell_it(units: str) -> None:
     d, made = found(units), known(units)
     page = check(d.html("mechanome replay x"))
     text, unit = " ".join(page.text), made.units[0]
-    for part in ("carry it", unit.reading.short, "detects", "promotes", "certified", finding(made)):
+    for part in ("carry it", unit.reading.short, "detects", "promotes", "on at", "certified", finding(made)):
         assert part in text, part
     console = Console(width=80, file=StringIO())
     console.print(d)

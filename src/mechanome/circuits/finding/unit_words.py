@@ -50,10 +50,10 @@ def section(c: Carriers, measured_on: str, others: str) -> Section:
     return Section(
         f"Which {name} carry it",
         (
-            f"The strongest {name} of the MLPs: above what each is worth, which is measured; below what it reads and "
-            "writes, which is read off the weights.",
+            f"The strongest {name} of the MLPs: first what each is worth, which is measured; then what it reads and "
+            "writes, which is read off the weights; then where it is on.",
         ),
-        Stack([_worth(c), _readings(c)]),
+        Stack([_worth(c), _readings(c), _places(c)]),
         (finding(c),),
         (
             f"In runs of the whole model on {measured_on} ({c.examples}), each unit alone carries {others}, and then "
@@ -70,7 +70,7 @@ def section(c: Carriers, measured_on: str, others: str) -> Section:
 
 
 def _worth(c: Carriers) -> Sheet:
-    """What each unit is worth, and where it is on."""
+    """What each unit is worth."""
     shown = _shown(c)
     columns = [
         ("unit", "layer, and number there"),
@@ -78,7 +78,6 @@ def _worth(c: Carriers) -> Sheet:
         ("exact", "change of the metric; negative where the answer needs it"),
         ("chosen by", f"its score by {c.ranked_by}; exact where that was measured"),
         *(column for name, column in _OPTIONAL.items() if name in shown),
-        ("on at", "where in the texts it does most of what it promotes; shades are its activation"),
     ]
     return Sheet(columns, [_row(unit, shown) for unit in c.units], numbers=c.table())
 
@@ -100,6 +99,18 @@ def _readings(c: Carriers) -> Sheet:
         )
         for unit in c.units
     ]
+    return Sheet(columns, rows)
+
+
+def _places(c: Carriers) -> Sheet:
+    """Where in the texts each unit is on most."""
+    columns = (("unit", ""), ("on at", "where it does most of what it promotes; shades are its activation"))
+    rows: list[tuple[str | Cell, ...]] = []
+    for unit in c.units:
+        for place in unit.reading.card.opens[:1]:
+            limit = max(abs(gate) for gate in place.gates)
+            shades = [gate / limit if gate > _WEAKEST * limit else 0.0 for gate in place.gates]
+            rows.append((unit.reading.short, Weights([visible(token) for token in place.tokens], shades)))
     return Sheet(columns, rows)
 
 
@@ -125,23 +136,16 @@ def _shown(c: Carriers) -> set[str]:
 
 
 def _row(unit: Carrier, shown: set[str]) -> list[str | Cell]:
-    reading, opens = unit.reading, unit.reading.card.opens
     optional: dict[str, str | Cell] = {
         "elsewhere": "" if unit.elsewhere is None else Meter(unit.elsewhere),
         "certified": unit.certified,
     }
-    on: str | Cell = ""
-    if opens:
-        limit = max(abs(gate) for gate in opens[0].gates)
-        shades = [gate / limit if gate > _WEAKEST * limit else 0.0 for gate in opens[0].gates]
-        on = Weights([visible(token) for token in opens[0].tokens], shades)
     return [
-        reading.short,
+        unit.reading.short,
         "" if unit.share is None else Meter(unit.share),
         _exact(unit.effect),
         number(unit.score, 3),
         *(optional[name] for name in _OPTIONAL if name in shown),
-        on,
     ]
 
 
