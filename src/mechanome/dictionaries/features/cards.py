@@ -130,7 +130,7 @@ class FeatureCards:
         tokenizer: Any = None,
         top: int = 8,
         drawn: int = 6,
-        before: int = 14,
+        before: int = 12,
         after: int = 6,
         effects: int = 8,
         neighbors: int = 5,

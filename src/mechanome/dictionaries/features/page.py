@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _GLANCE = 4
 """Tokens of each kind in the line of a latent."""
+_LONGEST = 24
+"""Characters of a token on the page; the record has all."""
 
 
 def document(cards: FeatureCards, most: int) -> Page:
@@ -108,16 +110,16 @@ def _glance(shown: list[FeatureCard]) -> Sheet:
         ("latent", ""),
         ("fires on", "share of tokens"),
         ("largest", "largest activation"),
-        ("strongest context", ""),
         ("promotes", "tokens, by way of the stream alone"),
+        ("strongest context", ""),
     )
     rows = [
         [
             str(c.latent),
             "dead" if c.dead else share(c.density, 3),
             number(c.maximum),
+            "  ".join(visible(_cut(token)) for token, _ in c.promoted[:_GLANCE]),
             _context(c.examples[0], c.maximum) if c.examples else "",
-            "  ".join(visible(token) for token, _ in c.promoted[:_GLANCE]),
         ]
         for c in shown
     ]
@@ -137,24 +139,31 @@ def _card(card: FeatureCard) -> Stack:
     parts = []
     if card.examples:
         columns = (
-            ("context", ""),
-            ("activation", "at the strongest token"),
+            ("activation", "at the strongest token, or at the one that was drawn"),
             ("quantile", "share of its firing tokens that are weaker, an estimate"),
             ("", "strongest, or drawn evenly from all tokens on which it fires"),
+            ("context", ""),
         )
         rows = [
-            [_context(e, card.maximum), number(e.value), share(e.quantile), "drawn" if e.drawn else "strongest"]
+            [number(e.value), share(e.quantile), "drawn" if e.drawn else "strongest", _context(e, card.maximum)]
             for e in card.examples
         ]
         parts.append(Sheet(columns, rows))
     if card.promoted:
         said = (("promotes", "tokens, by way of the stream alone"), ("", ""), ("suppresses", ""), ("", ""))
         pairs = zip(card.promoted, card.suppressed)
-        parts.append(Sheet(said, [[visible(a), number(x), visible(b), number(y)] for (a, x), (b, y) in pairs]))
+        parts.append(
+            Sheet(said, [[visible(_cut(a)), number(x), visible(_cut(b)), number(y)] for (a, x), (b, y) in pairs])
+        )
     near = [[str(latent), number(cosine)] for latent, cosine in card.similar]
     parts.append(Sheet((("similar latent", "by its atom"), ("cosine", "")), near))
     return Stack(parts)
 
 
+def _cut(token: str) -> str:
+    """A token at a length that leaves room for others, such as the rules that separate rows of a table."""
+    return token if len(token) <= _LONGEST else f"{token[: _LONGEST - 1]}\u2026"
+
+
 def _context(example: Example, maximum: float) -> Weights:
-    return Weights(example.tokens, [max(0.0, v) / maximum for v in example.values])
+    return Weights([_cut(token) for token in example.tokens], [max(0.0, v) / maximum for v in example.values])
