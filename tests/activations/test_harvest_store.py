@@ -20,6 +20,7 @@ from families import build
 from mechanome.activations import Activations, ActivationStore, ActivationStream, ArrayActivations, Drop, harvest
 from mechanome.activations.reader import Reader
 from mechanome.activations.sequences import sequences
+from mechanome.activations.writing import Writer
 from mechanome.core import lock
 from mechanome.core.errors import BadInput, BudgetTooSmall, CorruptFile, NotFinite, UnknownSite
 
@@ -334,3 +335,24 @@ def test_rows_of_ones_own_become_a_store(tmp_path):
     with pytest.raises(NotFinite, match="row 3"):
         ActivationStore.create(tmp_path / "new", Activations({"a": torch.tensor([[1.0]] * 3 + [[float("nan")]])}))
     assert sorted(f.name for f in tmp_path.iterdir()) == ["kept", "own"]
+
+
+def test_buckets_are_of_about_equal_size_so_that_memory_is_bounded(tmp_path):
+    rows = Activations(
+        {"a": torch.arange(10_000.0)[:, None]}, {"seq": torch.arange(10_000), "pos": torch.zeros(10_000)}
+    )
+    for order, spread in (("shuffled", 5 * np.sqrt(1000)), ("sequence", 0)):
+        writer = Writer(tmp_path / order, {"a": 1}, "fp32", order, 10_000, 1000, 0)
+        for start in range(0, 10_000, 700):
+            part = rows.take(slice(start, start + 700))
+            writer.add(part, np.arange(start, start + part.rows), 0)
+        assert len(writer.progress.lengths) == 10
+        assert max(abs(length - 1000) for length in writer.progress.lengths) <= spread
+        assert [shard.rows for shard in writer.finish()] == [1000] * 10
+
+
+def test_every_epoch_has_its_own_order_within_a_shard(tmp_path):
+    store = ActivationStore.create(tmp_path / "one", Activations({"a": torch.arange(200.0)[:, None]}), dtype="fp32")
+    first, second = store.stream(batch=200, epochs=2)
+    assert len(store.shards) == 1 and not torch.equal(first.x, second.x)
+    assert not torch.equal(first.x, next(iter(store.stream(batch=200, seed=1))).x)
