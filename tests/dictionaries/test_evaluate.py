@@ -120,6 +120,14 @@ def test_special_ids_count_where_no_role_is_known() -> None:
     chosen = splits("token class", special=[3, 4])["special"](bare)
     assert torch.equal(chosen, (rows.labels["token"] == 3) | (rows.labels["token"] == 4))
 
+    class Tokenizer:
+        all_special_ids = (3, 4)
+
+    found = cells(evaluate(dictionary_of(), [bare], by="token class", tokenizer=Tokenizer()), split="special")
+    assert found["mse"]["n"] == int(chosen.sum())
+    with pytest.raises(BadInput, match="give the tokenizer"):
+        evaluate(dictionary_of(), [bare], by="token class")
+
 
 def test_own_splits_and_roles() -> None:
     rows, dictionary = rows_of(), dictionary_of()

@@ -69,6 +69,7 @@ def evaluate(
     *,
     rows: int | None = None,
     by: By = None,
+    tokenizer: Any = None,
     features: Tensor | None = None,
     first: First = "replace",
     legacy: bool = False,
@@ -86,6 +87,7 @@ def evaluate(
         texts: that losses are measured on.
         rows: stop after so many; None for one epoch of the data, which must then end.
         by: also on parts of the rows: "role", "token class" or own splits (`splits`).
+        tokenizer: whose special tokens count as special; None for the model's.
         features: planted directions `[feature, d]`, for recovery.
         first: what loss recovered does at first positions (`ce_recovered`).
         legacy: also other tools' explained variance, to compare with their numbers.
@@ -103,8 +105,8 @@ def evaluate(
         raise BadInput("dictionaries", "there are none", "give at least one")
     if (model is None) != (texts is None):
         raise BadInput("loss recovered", "it needs a model and texts", "give both, or neither")
-    special = getattr(getattr(model, "tokenizer", None), "all_special_ids", ())
-    parts = splits(by, special)
+    known = getattr(model, "tokenizer", None) if tokenizer is None else tokenizer
+    parts = splits(by, getattr(known, "all_special_ids", ()))
     sources = {name: _source(name, d, run, method) for name, d in named.items()}
     found: list[Result] = []
     with _timed() as spent:

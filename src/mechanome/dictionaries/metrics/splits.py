@@ -83,6 +83,9 @@ def _classes(special: tuple[int, ...]) -> dict[str, Split]:
     def is_special(rows: Activations) -> Tensor:
         token = torch.isin(_label(rows, "token").long(), ids.to(_label(rows, "token").device))
         role = rows.labels.get("role")
+        if role is None and not special:
+            why = "these rows have no label role, and no ids of special tokens are known"
+            raise BadInput("splits by token class", why, "give the tokenizer or the model")
         return token if role is None else token | (role == ROLES.index("template"))
 
     def is_first(rows: Activations) -> Tensor:
