@@ -158,6 +158,9 @@ def test_logit_effects_are_those_of_the_model_itself(name: str) -> None:
     assert torch.allclose(moved[chosen], slope * effects[chosen], atol=0.02 * float(moved.abs().max()))
     assert up_by.tolist() == sorted(up_by.tolist(), reverse=True) and down_by.tolist() == sorted(down_by.tolist())
     assert up_by[0] > 0 > down_by[0]
+    # A norm that takes the mean off cannot see a constant; one that does not, can.
+    constant = next(logit_effects(model, atom + 3.0, k=3))[1]
+    assert torch.allclose(constant, up_by, rtol=1e-3) == isinstance(norm, torch.nn.LayerNorm)
 
 
 def test_effects_are_refused_where_a_norm_stands_between() -> None:
