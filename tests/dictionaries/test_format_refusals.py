@@ -225,6 +225,14 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("format", ["mechanome", "saelens", "dictionary_learning"])
+def test_a_name_that_is_no_site_is_left_out_for_other_tools(format: str, tmp_path: Path) -> None:
+    dictionary = TopK(12, k=3).build(8, sites_in=("mine",))
+    write(dictionary, tmp_path / "out", format)
+    expected = ("mine",) if format == "mechanome" else ()
+    assert read(tmp_path / "out").spec.sites_in == expected
+
+
 def test_an_existing_folder_is_kept(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").touch()

@@ -22,10 +22,9 @@ from mechanome.core.files import atomic_write
 from mechanome.core.formats import write_json
 from mechanome.dictionaries.architectures import BatchTopK, Gated, JumpReLU, Matryoshka, Recipe, ReLU, TopK
 from mechanome.dictionaries.dictionary import Dictionary
-from mechanome.dictionaries.formats.hooks import Told
+from mechanome.dictionaries.formats.hooks import Told, one_site
 from mechanome.dictionaries.formats.parts import Parts
 from mechanome.dictionaries.formats.stored import Settings, Tensors, json_file, torch_file
-from mechanome.engine.site import parse
 
 
 def detect(path: Path) -> bool:
@@ -79,7 +78,7 @@ def write(dictionary: Dictionary, folder: Path) -> None:
     for key, weight in ((kind.encoder, parts.w_enc), (kind.decoder, parts.w_dec)):
         transposed = (key == "W_enc") or (key == "decoder.weight")
         stored[key] = weight.T if transposed else weight
-    site = parse(parts.sites_in[0]) if parts.sites_in else None
+    site = one_site(parts.sites_in)
     trainer: dict[str, Any] = {
         "trainer_class": kind.trainer,
         "dict_class": name,

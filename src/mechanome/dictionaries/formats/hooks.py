@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypedDict
 
-from mechanome.core.errors import BadInput, MechanomeError, NotServed, UnknownName
+from mechanome.core.errors import BadInput, MechanomeError, NotServed, UnknownName, UnknownSite
 from mechanome.engine.names import from_foreign, translate
 from mechanome.engine.site import Site, parse
 
@@ -55,6 +55,14 @@ def hook_of_site(site: str | Site | None, layered: bool = True) -> str | None:
     try:
         return translate(site, "saelens" if layered else "circuit_tracer") if site else None
     except MechanomeError:
+        return None
+
+
+def one_site(ends: tuple[str, ...]) -> Site | None:
+    """The site of a dictionary's end; None where it has none, or a name that its maker made up."""
+    try:
+        return parse(ends[0]) if ends else None
+    except UnknownSite:
         return None
 
 

@@ -22,7 +22,7 @@ from mechanome.core.errors import BadInput, NotServed
 from mechanome.core.formats import write_json
 from mechanome.dictionaries.architectures import AbsTopK, BatchTopK, Gated, JumpReLU, Recipe, ReLU, TopK
 from mechanome.dictionaries.dictionary import Dictionary
-from mechanome.dictionaries.formats.hooks import Told, hook_of_site, site_of_hook
+from mechanome.dictionaries.formats.hooks import Told, hook_of_site, one_site, site_of_hook
 from mechanome.dictionaries.formats.parts import Parts
 from mechanome.dictionaries.formats.stored import Settings, Tensors, json_file, safetensors_file
 from mechanome.dictionaries.norm import Affine
@@ -96,7 +96,7 @@ def write(dictionary: Dictionary, folder: Path) -> None:
     """
     parts = Parts.of(dictionary).folded()
     name, settings, tensors = _written(parts)
-    site_in, site_out = ((parse(ends[0]) if ends else None) for ends in (parts.sites_in, parts.sites_out))
+    site_in, site_out = (one_site(ends) for ends in (parts.sites_in, parts.sites_out))
     hook = hook_of_site(site_in and site_in.whole) or parts.provenance.get("hook")
     head = site_in.head if site_in else None
     about = {"sae_lens_version": SPEAKS, "model_name": parts.provenance.get("model"), "hook_name": hook}
