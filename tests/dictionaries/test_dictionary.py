@@ -26,6 +26,7 @@ from mechanome.dictionaries import (
     TopK,
     Transcoder,
     dictionary,
+    fold,
     recipe_of,
 )
 from mechanome.engine import Basis
@@ -176,6 +177,27 @@ def test_latents_as_coordinates():
             model.basis(wrong)
     with pytest.raises(BadInput, match="elsewhere"):
         built("transcoder").basis()
+
+
+@pytest.mark.parametrize("kind", ["scale", "whiten"])
+@pytest.mark.parametrize("name", RECIPES)
+def test_folding_moves_the_norm_into_the_weights(name, kind):
+    model, x = built(name), rows(60)
+    model.set_norms(Affine.estimate(rows(100), kind), Affine.estimate(rows(100, model.spec.d_out, 1), kind))
+    before = model(x)
+    folded = fold(model, x)
+    assert (folded.norm.kind, folded.norm_out.kind) == ("none", "none")
+    assert torch.equal(model(x), before)
+    torch.testing.assert_close(folded(x), before, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(folded.encode(x).dense(), model.encode(x).dense(), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(folded.atoms(), model.atoms(), rtol=1e-3, atol=1e-3)
+
+
+def test_folding_is_proved(monkeypatch):
+    model, x = built("topk"), rows()
+    monkeypatch.setattr(type(model.decoder), "fold", lambda self, norm: None)
+    with pytest.raises(BadInput, match="differ by"):
+        fold(model, x)
 
 
 def test_refusals():

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from mechanome.dictionaries.dictionary import Dictionary
     from mechanome.dictionaries.features import FeatureCards, Latent
     from mechanome.dictionaries.fitting.fit import DictionaryFit, fit
+    from mechanome.dictionaries.folding import fold
     from mechanome.dictionaries.formats import FORMATS, check, detect, formats_table, read, write
     from mechanome.dictionaries.metrics import evaluate, pareto
     from mechanome.dictionaries.norm import Affine
@@ -69,6 +70,7 @@ __all__ = [
     "detect",
     "evaluate",
     "fit",
+    "fold",
     "formats_table",
     "pareto",
     "read",

@@ -140,6 +140,7 @@ class PolynomialAutoencoder(SparseAutoencoder):
         z = codes.pick(latents)
         return strength * (z[:, at[:, 0]] * z[:, at[:, 1]]).mean(0)
 
+    @torch.no_grad()
     def interaction_share(self, codes: SparseCodes) -> float:
         """Mean length of the interactions over mean length of the linear part, of some codes (paper 42, section 8)."""
         sums = codes.matmul(self.decoder.table)

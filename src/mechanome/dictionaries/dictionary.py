@@ -42,13 +42,19 @@ class Dictionary(nn.Module):
         super().__init__()
         self.spec = spec
         norm = norm or Affine.none(spec.d_in)
-        norm_out = norm_out or (norm if spec.d_out == spec.d_in else Affine.none(spec.d_out))
-        self._kinds = {}
-        for end, affine, d in (("norm", norm, spec.d_in), ("norm_out", norm_out, spec.d_out)):
+        self.set_norms(norm, norm_out or (norm if spec.d_out == spec.d_in else Affine.none(spec.d_out)))
+
+    def set_norms(self, norm: Affine, norm_out: Affine) -> None:
+        """Replace both norms; weights are not touched (see :mod:`mechanome.dictionaries.folding`).
+
+        Raises:
+            ShapeMismatch: a norm of another width.
+        """
+        self._kinds = {"norm": norm.kind, "norm_out": norm_out.kind}
+        for end, affine, d in (("norm", norm, self.spec.d_in), ("norm_out", norm_out, self.spec.d_out)):
             if affine.shift.shape != (d,):
                 why = f"it is for width {affine.shift.shape[-1]}, the dictionary has {d}"
                 raise ShapeMismatch(end, why, "estimate it on activations of the same site")
-            self._kinds[end] = affine.kind
             self.register_buffer(f"{end}_shift", affine.shift.clone())
             self.register_buffer(f"{end}_scale", affine.scale.clone())
 

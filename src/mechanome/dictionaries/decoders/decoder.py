@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from mechanome.core.errors import BadInput
 from mechanome.dictionaries.codes import SparseCodes
+from mechanome.dictionaries.norm import Affine
 from mechanome.dictionaries.pattern import Pattern, group_offsets
 from mechanome.dictionaries.sparse_products import weighted_rows
 
@@ -51,6 +52,10 @@ class Decoder(nn.Module):
 
     def norms(self) -> Tensor:
         """Length of what each latent writes alone, at value 1 `[latent]`; differentiable."""
+        raise NotImplementedError
+
+    def fold(self, norm: Affine) -> None:
+        """Write raw activations from now on, instead of what `norm` maps them to."""
         raise NotImplementedError
 
     def before_step(self) -> None:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from mechanome.dictionaries.decoders.decoder import Decoder
+from mechanome.dictionaries.norm import Affine
 
 
 class LinearDecoder(Decoder):
@@ -39,6 +40,12 @@ class LinearDecoder(Decoder):
         """Lengths summed over sites: a latent that writes to two is counted at both (Lindsey et al. 2024)."""
         lengths = [part.norm(dim=1) for part in self.W_dec.split(self.parts, dim=1)]
         return lengths[0] if len(lengths) == 1 else torch.stack(lengths).sum(0)
+
+    @torch.no_grad()
+    def fold(self, norm: Affine) -> None:
+        self.unit = False
+        self.W_dec.copy_(norm.directions(self.W_dec))
+        self.b_dec.copy_(norm.invert(self.b_dec))
 
     @torch.no_grad()
     def before_step(self) -> None:

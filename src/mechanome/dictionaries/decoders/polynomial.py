@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from mechanome.core.errors import BadInput
 from mechanome.dictionaries.decoders.decoder import Decoder
 from mechanome.dictionaries.decoders.stiefel import retract
+from mechanome.dictionaries.norm import Affine
 
 
 def check_ranks(ranks: Sequence[int], order: int, width: int) -> None:
@@ -136,6 +137,12 @@ class PolynomialDecoder(Decoder):
         orders = [(i, j, k), (i, k, j), (j, i, k), (j, k, i), (k, i, j), (k, j, i)]
         total = torch.stack([a[p] * b[q] * c[r] for p, q, r in orders]).sum(0)
         return self.strengths[1] * total @ self.C[2].T
+
+    @torch.no_grad()
+    def fold(self, norm: Affine) -> None:
+        for out in self.C:
+            out.copy_(norm.directions(out.T).T)
+        self.b_dec.copy_(norm.invert(self.b_dec))
 
     @torch.no_grad()
     def after_step(self) -> None:
