@@ -179,7 +179,7 @@ def test_latents_as_coordinates():
         built("transcoder").basis()
 
 
-@pytest.mark.parametrize("kind", ["scale", "whiten"])
+@pytest.mark.parametrize("kind", ["center", "whiten"])
 @pytest.mark.parametrize("name", RECIPES)
 def test_folding_moves_the_norm_into_the_weights(name, kind):
     model, x = built(name), rows(60)

@@ -42,9 +42,9 @@ def fold(dictionary: SparseAutoencoder, x: Tensor) -> SparseAutoencoder:
     folded.W_enc.copy_(dictionary.W_enc @ matrix.T)
     folded.decoder.fold(written)
     offset = read.shift @ matrix
-    if not dictionary.centered:
-        # A centered dictionary takes its output bias from the input, in which the shift now is.
-        folded.b_enc.sub_(dictionary.W_enc @ offset)
+    lost = offset if not dictionary.centered else offset + dictionary.b_dec - folded.b_dec @ matrix
+    folded.b_enc.sub_(dictionary.W_enc @ lost)
+    folded.selector.bias_moved(-(dictionary.W_enc @ lost))
     if dictionary.W_skip is not None and folded.W_skip is not None:
         folded.b_dec.sub_(written.directions(dictionary.W_skip @ offset))
         folded.W_skip.copy_(written.directions((dictionary.W_skip @ matrix.T).T).T)

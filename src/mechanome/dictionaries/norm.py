@@ -90,7 +90,9 @@ class Affine:
         """Directions `[..., d]` of the dictionary's space as directions among activations (no shift)."""
         if self.kind == "none":
             return w
-        return torch.linalg.solve(self.scale, w, left=False) if self.scale.dim() == 2 else w / self.scale
+        if self.scale.dim() < 2:
+            return w / self.scale
+        return torch.linalg.solve(self.scale, w.reshape(-1, w.shape[-1]), left=False).view_as(w)
 
     def to(self, *args: Any, **kwargs: Any) -> Affine:
         """As `Tensor.to`."""

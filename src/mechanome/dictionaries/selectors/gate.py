@@ -33,3 +33,7 @@ class GateSelector(Selector):
         at = pattern.indices
         # Scores of low precision may have let a latent in whose gate is closed.
         return (self.r_mag[at].exp() * (pre - bias[at]) + self.b_mag[at]).relu() * (pre > 0)
+
+    @torch.no_grad()
+    def bias_moved(self, by: Tensor) -> None:
+        self.b_mag.add_(self.r_mag.exp() * by)

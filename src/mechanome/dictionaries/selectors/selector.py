@@ -38,5 +38,8 @@ class Selector(nn.Module):
         """
         return pre.relu()
 
+    def bias_moved(self, by: Tensor) -> None:
+        """The encoder's bias was changed by so much `[latent]`, and its input so that pre-activations are the same."""
+
     def after_step(self) -> None:
         """Mend what an optimizer step may have broken."""
