@@ -71,7 +71,8 @@ class PolynomialDecoder(Decoder):
             raise BadInput(f"retract_every {retract_every}", "it counts steps", "use at least 1")
         self.retract_every = retract_every
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
-        self.U = nn.Parameter(torch.linalg.qr(torch.randn(width, sum(self.columns)))[0])
+        # QR gives columns; a fused optimizer that is resumed pairs memory, not places, so all tensors are kept by rows.
+        self.U = nn.Parameter(torch.linalg.qr(torch.randn(width, sum(self.columns)))[0].contiguous())
         outs = [nn.Parameter(_kaiming(d_out, rank)) for rank in self.ranks]
         self.C = nn.ParameterList(outs)
         self.strengths = nn.Parameter(torch.tensor([-0.5, 0.5][: len(self.ranks) - 1]))

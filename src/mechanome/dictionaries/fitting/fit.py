@@ -36,7 +36,7 @@ class DictionaryFit:
     """A fitted dictionary.
 
     Args:
-        dictionary: in `eval()` mode.
+        dictionary: in `eval()` mode, its weights frozen.
         history: metrics by step: `step, rows, loss, fvu, l0, dead, rows_per_second`; losses are of normalized rows.
         report: how it was fitted, as JSON: name, seed, learning rate, steps, seconds of this run, the last metrics.
     """
@@ -86,7 +86,8 @@ def fit(  # type: ignore[misc]  # its options are what the overloads call so
     Args:
         recipes: what to fit, or several to fit side by side; a sweep of k is a list of recipes.
         stream: batches of activations.
-        steps: batches to learn from. tokens: the same, in rows. Without either, one epoch of the stream.
+        steps: batches to learn from. tokens: the same, in rows. Without either, the whole stream, or one epoch of one
+            without end.
         lr: peak learning rate of Adam; "auto" falls with the square root of the width, see :func:`learning_rate`.
         warmup: share of the steps over which the rate goes up. decay: over which it comes down to zero at the end.
         clip: largest norm of a dictionary's gradients; None for any.
@@ -99,7 +100,7 @@ def fit(  # type: ignore[misc]  # its options are what the overloads call so
         site_in, site_out: what transcoders read and write.
         revive_every: steps between restarts of dead latents (resampling); None for none.
         checkpoint_dir, every, resume, quiet: as `mechanome.core.fit`.
-        log_every: steps between records of the history.
+        log_every: steps between records of the history; the last step is recorded in any case.
         on_metrics: called with (steps done, metrics) at each record; names of dictionaries stand before the metrics
             where there are several.
         parallel: share each batch with the other processes that `torchrun` started; the result is that of one process
@@ -137,7 +138,8 @@ def fit(  # type: ignore[misc]  # its options are what the overloads call so
         rate = learning_rate(lr, recipe.width)
         trainees.append(Trainee(model, recipe, rate, schedule, scorer, crew, revive_every, clip))
     names = _names(asked)
-    session = Session(names, trainees, ends, norms, stream.widths, log_every, None if crew.rank else on_metrics)
+    said = None if crew.rank else on_metrics
+    session = Session(names, trainees, ends, norms, stream.widths, length, log_every, said)
 
     folder = None if checkpoint_dir is None else Path(checkpoint_dir)
     settings = {
@@ -177,10 +179,14 @@ def _length(stream: ActivationStream, size: int, steps: int | None, tokens: int 
     """How many steps the fit has, with batches of a size."""
     if steps is not None and tokens is not None:
         raise BadInput("fit", f"both steps={steps} and tokens={tokens}", "give one of them")
-    rows = stream.rows if tokens is None else tokens
-    if steps is None and rows is None:
+    if steps is None and tokens is None and stream.rows is None:
         raise BadInput("fit", "nothing says how long, and the stream does not know", "give steps or tokens")
-    length = steps if steps is not None else math.ceil((rows or 0) / size)
+    if steps is not None:
+        length = steps
+    elif tokens is not None:
+        length = math.ceil(tokens / size)
+    else:
+        length = math.ceil((stream.rows or 0) / size) * (getattr(stream, "epochs", None) or 1)
     if length < 1:
         raise BadInput("fit", f"{length} steps", "give at least one")
     return length
@@ -208,7 +214,7 @@ def _finished(
 ) -> DictionaryFit:
     """The result, with its origin in its spec."""
     last = records[-1] if records else {}
-    model = trainee.model.eval()
+    model = trainee.model.eval().requires_grad_(False)
     report = {"name": name, "seed": seed, "learning_rate": trainee.rate, "steps": done.steps, "rows": trainee.rows}
     report |= {"seconds": done.seconds, **{f"last_{key}": last[key] for key in ("loss", "fvu", "l0", "dead") if last}}
     norm = None if first is None else float(first.float().norm(dim=1).mean())

@@ -76,4 +76,4 @@ def stacked(
     weights |= {f"writes.{layer}": part["writes"] for layer, part in enumerate(parts)}
     norms = {name: value for name, value in stack.state_dict().items() if name.startswith("norm")}
     stack.load_state_dict({**norms, **weights})
-    return stack.eval()
+    return stack.eval().requires_grad_(False)

@@ -60,7 +60,7 @@ def read(path: Path, told: Told) -> Dictionary:
     dictionary = _empty(spec, **ends)
     expected = read_tensors(file, format=FORMAT, version=VERSION, expect=dictionary.state_dict(), finite=True)
     dictionary.load_state_dict(expected.tensors)
-    return dictionary.eval()
+    return dictionary.eval().requires_grad_(False)
 
 
 def _empty(spec: DictionarySpec, norm: Affine, norm_out: Affine) -> Dictionary:

@@ -117,7 +117,7 @@ class Parts:
         weights |= {} if own.skip is None else {"W_skip": own.skip}
         norms = {name: t for name, t in built.state_dict().items() if name.startswith("norm")}
         built.load_state_dict({**norms, **weights})
-        return built.eval()
+        return built.eval().requires_grad_(False)
 
     def centering(self, centered: bool) -> Parts:
         """The same dictionary in the other convention."""
