@@ -10,7 +10,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results" / "benchmarks"
 README = ROOT / "README.md"
-BENCHES = ("engine", "circuits")
+BENCHES = ("engine", "circuits", "dictionaries")
 
 
 def table(record: Mapping[str, Any]) -> str:
