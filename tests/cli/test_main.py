@@ -191,6 +191,14 @@ def test_models_lists_source_license_and_what_is_served() -> None:
     assert {"id", "source", "license", "serves", "cached", "MB"} <= set(rows[0])
 
 
+def test_corpora_lists_license_and_size() -> None:
+    done = call("corpora")
+    assert done.exit_code == 0
+    for fact in ("english", "2,416,366 tokens", "PSF-2.0", "dialogues"):
+        assert fact in done.stdout
+    assert {"id", "tokens", "license", "source"} <= set(json.loads(call("corpora", "--json").stdout)[0])
+
+
 def test_sites_lists_what_is_served_and_why_not_the_rest(model: str) -> None:
     done = call("sites", model)
     assert done.exit_code == 0

@@ -34,6 +34,21 @@ def models(json: Json = False) -> None:
 
 
 @command
+def corpora(json: Json = False) -> None:
+    """List the built-in corpora that `harvest --data` opens by name."""
+    from mechanome.activations import corpora_table
+
+    table = corpora_table()
+    if json:
+        print_json(table.records())
+        return
+    for row in table.records():
+        size = "no download" if not row["MB"] else f"{row['MB']:.1f} MB"
+        print(f"{row['id']:<13}{row['kind']:<6}{row['tokens']:>10,} tokens   {size}   {row['license']}")
+        print(f"    {row['description']}")
+
+
+@command
 def sites(
     model: Annotated[str, typer.Argument(help="Registry id, folder or hub id.", autocompletion=model_ids)],
     pattern: Annotated[str, typer.Argument(help="A site or glob, such as z.* or resid_post.3.")] = "",
