@@ -5,8 +5,6 @@ A run leaves a folder with everything in it, or nothing: on an error, or on Ctrl
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +15,7 @@ from mechanome.circuits.circuit_files import save_circuit, save_eap_ig
 from mechanome.circuits.finding.discovery import Discovery, discover
 from mechanome.circuits.finding.settings import Settings
 from mechanome.core import BadInput, CorruptFile, Left, RunFolder, notice, sha256, verb, write_json
+from mechanome.core.whole_runs import whole_run
 from mechanome.tasks import Task, task_file
 
 VERB = "circuit"
@@ -58,20 +57,10 @@ def run(task: str, *, model: str, out: str | Path = "runs", quiet: bool = False,
         "sha256": None if file is None else sha256(file),
         "model": model,
         "settings": {name: value for name, value in asked.record().items() if name != "seed"},
-        "out": str(out),
     }
-    base = Path(out)
-    first = not os.path.exists(base)  # noqa: PTH110 - false, too, for a name that no folder can have
-    folder = RunFolder.create(VERB, arguments, base=base, seed=asked.seed)
-    try:
-        with folder:
-            found = discover(task if read is None else read, model, quiet=quiet, **settings)
-            return _written(folder, found)
-    except BaseException:
-        shutil.rmtree(folder.path, ignore_errors=True)
-        if first and not any(base.iterdir()):
-            base.rmdir()
-        raise
+    with whole_run(VERB, arguments, base=out, seed=asked.seed) as folder:
+        found = discover(task if read is None else read, model, quiet=quiet, **settings)
+        return _written(folder, found)
 
 
 def _written(folder: RunFolder, found: Discovery) -> Outcome:

@@ -7,8 +7,6 @@ same result. A run of one prompt leaves nothing unless it is done.
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -28,6 +26,7 @@ from mechanome.core import (
     versions,
     write_json,
 )
+from mechanome.core.whole_runs import whole_run
 from mechanome.engine import load
 from mechanome.explain.asked import Asked
 from mechanome.explain.comparison import ModelComparison, again
@@ -166,18 +165,8 @@ def _records(asked: Sequence[Item], chat: bool) -> list[dict[str, Any]]:
 
 def _start(name: str, arguments: Mapping[str, Any], seed: int, out: str | Path, quiet: bool) -> Outcome:
     """A new folder, and the work in it; if nothing is done, nothing is left."""
-    base = Path(out)
-    first = not os.path.exists(base)  # noqa: PTH110 - false, too, for a name that no folder can have
-    run = RunFolder.create(name, {**arguments, "out": str(out)}, base=base, seed=seed)
-    try:
-        with _alone(run), _said_how_to_resume(run), run:
-            return _work(run, quiet)
-    except BaseException:
-        if not run.metrics():
-            shutil.rmtree(run.path, ignore_errors=True)
-            if first and not any(base.iterdir()):
-                base.rmdir()
-        raise
+    with whole_run(name, arguments, base=out, seed=seed, keep=_how_to_go_on) as run, _alone(run):
+        return _work(run, quiet)
 
 
 @contextmanager
@@ -191,14 +180,19 @@ def _alone(run: RunFolder) -> Iterator[None]:
         yield
 
 
+def _how_to_go_on(run: RunFolder) -> str:
+    """What is said of a run that stopped; empty where nothing of it is worth keeping."""
+    done = len(run.metrics())
+    return f"{done} done and kept; go on with `mechanome explain --resume {run.path}`" if done else ""
+
+
 @contextmanager
 def _said_how_to_resume(run: RunFolder) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        done = len(run.metrics())
-        if done:
-            error.add_note(f"{done} done and kept; go on with `mechanome explain --resume {run.path}`")
+        if said := _how_to_go_on(run):
+            error.add_note(said)
         raise
 
 
