@@ -80,7 +80,7 @@ def test_a_polynomial_decoder_explains_interactions():
     missed = {}
     for order in (1, 2):
         stream, features = polynomial()
-        recipe = PolySAE(24, k=3, order=order, ranks=(20, 20)[:order], **DEAD)
+        recipe = PolySAE(24, k=3, order=order, ranks=(20, 20)[:order], power_rate=5.0, **DEAD)
         fitted = fit(recipe, stream, steps=1000, lr=3e-3, quiet=True)
         assert recovery(features, fitted.dictionary.atoms()) > 0.8
         missed[order] = sum(record["fvu"] for record in fitted.history[-10:])
