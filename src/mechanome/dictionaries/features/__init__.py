@@ -8,7 +8,8 @@ if TYPE_CHECKING:
     from mechanome.dictionaries.features.cards import Example, FeatureCard, FeatureCards
     from mechanome.dictionaries.features.latent import Latent
     from mechanome.dictionaries.features.logit_effects import logit_effects, similar
+    from mechanome.dictionaries.features.special_tokens import special_positions
 
-__all__ = ["Example", "FeatureCard", "FeatureCards", "Latent", "logit_effects", "similar"]
+__all__ = ["Example", "FeatureCard", "FeatureCards", "Latent", "logit_effects", "similar", "special_positions"]
 
 offer(__name__)

@@ -7,6 +7,7 @@ from mechanome.lazy import offer
 if TYPE_CHECKING:
     from mechanome.dictionaries.metrics.definitions import DEFINITIONS, Definition, definition, definitions_table
     from mechanome.dictionaries.metrics.evaluate import evaluate
+    from mechanome.dictionaries.metrics.gradient_signal import GradientSignal, gsnr
     from mechanome.dictionaries.metrics.legacy import LegacySums
     from mechanome.dictionaries.metrics.loss_recovered import LossRecovered, ce_recovered
     from mechanome.dictionaries.metrics.matching import Match, match, nearest_stability, planted_mcc, seed_stability
@@ -33,6 +34,7 @@ __all__ = [
     "Definition",
     "FiringCounts",
     "Front",
+    "GradientSignal",
     "LegacySums",
     "LossRecovered",
     "Losses",
@@ -52,6 +54,7 @@ __all__ = [
     "density",
     "evaluate",
     "fvu",
+    "gsnr",
     "l0",
     "match",
     "nearest_stability",
