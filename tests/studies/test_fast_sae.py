@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from mechanome.activations import ROLES, Activations, ArrayActivations
-from mechanome.core import silence
+from mechanome.core import Interval, silence
 from mechanome.engine import load
 from mechanome.studies import STUDIES, run
 from mechanome.studies.papers.fast_sae import MAIN, PATHS, SPLITS, Settings, measuring, paths, pictures
@@ -80,8 +80,8 @@ def test_errors_are_ratios_of_sums() -> None:
     alone = measuring._alone(FOUND)
     assert value(alone, "log2-special-prose") == pytest.approx(3) and value(alone, "explained-fast") == 1 - 0.0625
     assert alone["log2-first-fast"].interval.n == 2, "all dialogues of a seed have the same first activation"
-    interval = alone["explained-blocks"].interval
-    assert interval.lo <= interval.estimate <= interval.hi
+    rest = measuring._from_one(Interval(0.25, 0.125, 0.5, 3))
+    assert (rest.lo, rest.estimate, rest.hi, rest.n) == (0.5, 0.75, 0.875, 3)
 
 
 def test_the_size_of_the_delta_loss_counts_not_its_sign() -> None:
