@@ -85,12 +85,16 @@ def end_to_end(data: Data, args: Mapping[str, Any]) -> Work:
 
 
 def _config(shape: Any, k: int, sparse: bool, normalize: str = "none") -> TopKTrainingSAEConfig:
-    """Decoder rows of norm 1, as the others start with; all else by default."""
+    """Decoder rows of norm 1, as the others start with; all else by default.
+
+    Sparse activations cannot be rescaled by decoder norms on a CPU (`aten::view` of a sparse gradient), so are not.
+    """
     return TopKTrainingSAEConfig(
         d_in=shape[1],
         d_sae=shape[0],
         k=k,
         use_sparse_activations=sparse,
+        rescale_acts_by_decoder_norm=not sparse,
         decoder_init_norm=1.0,
         normalize_activations=normalize,
     )
