@@ -14,6 +14,7 @@ import circuit_tasks
 from mechanome.cli import dictionaries, main
 from mechanome.core import RunConfig
 from mechanome.dictionaries import Dictionary
+from mechanome.dictionaries.commands import fitting
 from mechanome.dictionaries.formats import read
 
 WORDS = "the cat saw a dog near the old tree and ran home"
@@ -89,7 +90,8 @@ def test_a_fit_leaves_dictionaries_and_how_it_went(fitted: Path) -> None:
         assert isinstance(dictionary, Dictionary) and dictionary.spec.sites_in == ("resid_post.1",), name
     logged = [json.loads(line) for line in (fitted / "metrics.jsonl").read_text().splitlines()]
     assert {"step", "topk-24-k2-s0/fvu", "rows_per_second"} <= set(logged[-1])
-    assert (fitted / "report.html").read_text().startswith("<!")
+    page = (fitted / "report.html").read_text()
+    assert page.startswith("<!") and '"showlegend":true' in page and ">0.01<" in page  # lines by name; the rate
     assert list((fitted / "checkpoint").glob("step-*.safetensors"))
 
 
@@ -129,6 +131,9 @@ def test_a_fit_that_cannot_begin_leaves_nothing(store: Path, tmp_path: Path) -> 
     [
         (("fit", "topk"), "--acts"),
         (("fit", "topl", "--acts", "STORE"), "topk"),
+        (("fit", "transcoder", "--acts", "STORE"), "--around transcoder"),
+        (("fit", "topk", "--acts", "STORE", "--site-out", "resid_post.1"), "--site"),
+        (("fit", "topk", "--acts", "STORE", "--around", "skip_transcoder"), "--site-out"),
         (("fit", "topk", "--acts", "STORE", "--set", "aux_q=1"), "aux_k"),
         (("fit", "topk", "--acts", "STORE", "--set", "aux_k"), "name=value"),
         (("fit", "relu", "--acts", "STORE", "--k", "3"), "l1"),
@@ -138,6 +143,7 @@ def test_a_fit_that_cannot_begin_leaves_nothing(store: Path, tmp_path: Path) -> 
         (("fit", "topk", "--acts", "."), "harvest"),
         (("eval", "nowhere", "--acts", "STORE"), "nowhere"),
         (("features", "FITTED", "--acts", "STORE"), "2 dictionaries"),
+        (("features", "FITTED", "--acts", "STORE"), "/dictionaries/topk-24-k2-s0 or"),
         (("features", "FITTED/dictionaries/topk-24-k2-s0", "--acts", "STORE", "--latents", "24"), "0 to 23"),
     ],
     ids=lambda x: " ".join(x) if isinstance(x, tuple) else x,
@@ -150,6 +156,34 @@ def test_mistakes_are_answered(
     assert done.exit_code == 2, done.output
     assert said in " ".join(done.stderr.split())
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "batch"),
+    [
+        (10, {}, 64),
+        (20_000, {}, 64),
+        (200_000, {}, 512),
+        (200_000, {"epochs": 4}, 2048),
+        (200_000, {"epochs": None, "tokens": 50_000}, 128),
+        (200_000, {"steps": 1000}, 128),
+        (10_000_000, {}, 4096),
+    ],
+    ids=str,
+)
+def test_a_fit_takes_steps_enough_from_few_rows(rows: int, options: dict[str, Any], batch: int) -> None:
+    assert fitting._batch(rows, options) == batch
+
+
+def test_a_fit_says_what_is_next_and_what_is_doubtful(store: Path, tmp_path: Path) -> None:
+    done = call("fit", "topk", "--acts", store, "--width", 24, "--k", 2, "--lr", 50, "--out", tmp_path)
+    assert done.exit_code == 0, done.output
+    (folder,) = tmp_path.iterdir()
+    assert RunConfig.read(folder / "config.yaml").arguments["options"]["batch"] == 64
+    said = " ".join(done.stdout.split())
+    assert f"mechanome features {folder}/dictionaries/topk-24-k2-s0 --acts {store}" in said
+    assert "steps is short" in said and "than by the mean of all rows" in said
+    assert "doubtful" in (folder / "report.html").read_text()
 
 
 def test_an_evaluation_measures_all_of_a_run(store: Path, fitted: Path, tmp_path: Path) -> None:

@@ -128,14 +128,16 @@ def fit(
     architecture: Annotated[str, typer.Argument(help="Such as topk.", autocompletion=architectures)] = "topk",
     acts: Annotated[Path | None, typer.Option(metavar="<folder>", help="What `mechanome harvest` made.")] = None,
     width: Annotated[int, typer.Option(min=1, metavar="<int>", help="How many latents.")] = 4096,
-    k: Annotated[str | None, typer.Option(metavar="<k,k>", help="Active latents; several make a sweep.")] = None,
-    seed: Annotated[str, typer.Option(metavar="<s,s>", help="Of starting weights; each fits all once.")] = "0",
+    k: Annotated[str | None, typer.Option(metavar="<k,k>", help="Active latents (32); several sweep.")] = None,
+    seed: Annotated[str, typer.Option(metavar="<s,s>", help="Of starting weights; several repeat.")] = "0",
     tokens: Annotated[str | None, typer.Option(metavar="<int>", help="Rows to learn from. Default: all.")] = None,
     epochs: Annotated[int, typer.Option(min=1, metavar="<int>", help="Passes over the store.")] = 1,
-    batch: Annotated[int, typer.Option(min=1, metavar="<int>", help="Rows of a step.")] = 4096,
+    batch: Annotated[int | None, typer.Option(min=1, metavar="<int>", help="Rows of a step. Default: by rows.")] = None,
     lr: Annotated[str, typer.Option(metavar="<x>", help="Peak learning rate, or auto.")] = "auto",
     select: Annotated[Select, typer.Option(metavar="<name>", help="Choose by exact, bf16 or int8 scores.")] = "exact",
-    settings: Annotated[list[str] | None, typer.Option("--set", metavar="<name=x>", help="Of the recipe.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="<name=x>", help="Of the recipe, such as l1=5.")
+    ] = None,
     site: Annotated[list[str] | None, typer.Option(metavar="<site>", help="What is read.")] = None,
     site_out: Annotated[str | None, typer.Option(metavar="<site>", help="What a transcoder writes.")] = None,
     around: Annotated[
@@ -151,11 +153,15 @@ def fit(
 ) -> None:
     """Fit dictionaries to stored activations, many side by side.
 
-    Architectures: relu, topk, batchtopk, jumprelu, gated, matryoshka, poly.
+    Architectures: relu, topk, batchtopk, jumprelu, gated, matryoshka, poly,
+    abstopk, groupmax.
     A run that was stopped goes on with --resume, to the same bits.
     """
     if (acts is None) == (resume is None):
         raise typer.BadParameter("give --acts FOLDER, or --resume FOLDER", param_hint="--acts")
+    if (site_out is not None and not site) or (site_out is None and str(around).endswith("transcoder")):
+        why = "a transcoder reads one site and writes another: give --site and --site-out"
+        raise typer.BadParameter(why, param_hint="--site-out")
     options = _options(tokens, epochs, batch, lr, select, revive_every, every)
     ks, seeds = whole_numbers(k, "--k"), whole_numbers(seed, "--seed")
 
@@ -180,10 +186,12 @@ def fit(
                 **_ends(site, site_out),
             )
     _shown(outcome, json, open_)
+    if not json:
+        print("next    " + "\n        ".join(outcome.next))
 
 
 def _options(
-    tokens: str | None, epochs: int, batch: int, lr: str, select: str, revive_every: int | None, every: int
+    tokens: str | None, epochs: int, batch: int | None, lr: str, select: str, revive_every: int | None, every: int
 ) -> dict[str, Any]:
     """Options of the fit, as `commands.fitting.run` takes them."""
     try:
@@ -191,9 +199,8 @@ def _options(
     except ValueError:
         raise typer.BadParameter(f"{lr!r} is no number", param_hint="--lr") from None
     rows = amount(tokens, "--tokens")
-    found = {"batch": batch, "lr": rate, "select": select, "every": every}
-    if revive_every is not None:
-        found["revive_every"] = revive_every
+    found: dict[str, Any] = {"lr": rate, "select": select, "every": every}
+    found |= {name: n for name, n in (("batch", batch), ("revive_every", revive_every)) if n is not None}
     # With a number of rows the store is read as often as that takes.
     return {**found, "epochs": epochs} if rows is None else {**found, "tokens": rows, "epochs": None}
 

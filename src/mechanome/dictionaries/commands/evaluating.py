@@ -17,8 +17,15 @@ from mechanome.report.pictures import Sheet
 
 VERB, RESULT = "eval", "eval.json"
 _ARGUMENTS = ("paths", "acts", "rows", "ce", "model", "by", "site", "budget", "seed", "out")
-SHOWN = ("fvu", "cosine", "l0", "dead", "ce_recovered_mean", "kl")
-"""Metrics of the short table."""
+SHOWN = {
+    "fvu": "FVU",
+    "cosine": "cosine",
+    "l0": "L0",
+    "dead": "dead",
+    "ce_recovered_mean": "loss recovered",
+    "kl": "KL",
+}
+"""Metrics of the short table, and what they are called there."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +49,7 @@ class Evaluation:
                 values.setdefault(row["dict_id"], {}).setdefault(row["metric"], row["value"])
         present = [name for name in SHOWN if any(name in each for each in values.values())]
         rows = [(id, *(each.get(name) for name in present)) for id, each in values.items()]
-        return Table(["dictionary", *present], rows)
+        return Table(["dictionary", *(SHOWN[name] for name in present)], rows)
 
     def record(self) -> dict[str, Any]:
         """As plain data."""
@@ -57,7 +64,7 @@ class Evaluation:
         sections = [
             Section(
                 "At a glance",
-                ("One line a dictionary; every metric with its interval and definition is in the table below.",),
+                ("One line a dictionary. The numbers below are all metrics, with intervals and definitions.",),
                 Sheet(
                     [(name, "") for name in short.columns],
                     [[row[0], *("" if cell is None else f"{cell:.4g}" for cell in row[1:])] for row in short.rows],
@@ -68,13 +75,15 @@ class Evaluation:
         if many > 1:
             front = ParetoPicture(pareto(self.table))
             sections.append(Section("Which are on the front?", ("FVU by active latents; lower is better.",), front))
+        best = min(short.records(), key=lambda row: row["FVU"])
+        told = f"The lowest FVU is {best['FVU']:.3f}, by {best['dictionary']}, with {best['L0']:.3g} active latents."
         definitions = dict.fromkeys(row["definition"] for row in self.table.records())
         return Page(
             name="Evaluation of dictionaries",
             kicker="Mechanome · eval",
             title=(f"{many} dictionar{'y' if many == 1 else 'ies'} measured",),
             subtitle=(f"on {self.acts}" + (f", losses with {self.model}" if self.model else ""),),
-            verdict=("measured", True, (f"{len(self.table)} results.",)),
+            verdict=("measured", True, (told,)),
             story=(),
             sections=sections,
             measured=tuple((text,) for text in definitions),

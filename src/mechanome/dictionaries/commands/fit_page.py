@@ -29,8 +29,9 @@ def at_a_glance(found: Fits) -> Table:
     for name, fitted in found.fits.items():
         last = fitted.history[-1] if fitted.history else {}
         ends = (last.get(key) for key in ("fvu", "l0", "dead", "loss"))
-        rows.append((name, fitted.report["rows"], *ends, fitted.report["learning_rate"]))
-    return Table(["dictionary", "rows", "FVU", "L0", "dead", "loss", "learning rate"], rows)
+        said = fitted.report
+        rows.append((name, said["steps"], said["rows"], *ends, said["learning_rate"]))
+    return Table(["dictionary", "steps", "rows", "FVU", "L0", "dead", "loss", "learning rate"], rows)
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,14 @@ class Curves:
 
     def figure(self) -> Any:
         """A Plotly figure."""
-        found = figure(300, xaxis=axis("rows seen", showgrid=True), yaxis=axis(self.words, showgrid=True))
+        top = {"orientation": "h", "x": 0, "y": 1.02, "xanchor": "left", "yanchor": "bottom"}
+        found = figure(
+            320,
+            xaxis=axis("rows seen", showgrid=True),
+            yaxis=axis(self.words, showgrid=True, rangemode="tozero"),
+            showlegend=len(self.lines) > 1,
+            legend=top,
+        )
         for i, (name, points) in enumerate(self.lines):
             color = LIGHT[_INKS[i % len(_INKS)]]
             found.add_scatter(
@@ -89,50 +97,49 @@ def document(found: Fits, command: str) -> Page:
         found: what was fitted. command: what repeats it.
     """
     glance = at_a_glance(found)
-    best = min((row for row in glance.rows if row[2] is not None), key=lambda row: row[2], default=None)
-    told = (
-        () if best is None else (f"the lowest FVU is {best[2]:.3f}, by {best[0]}, with {best[3]:.3g} active latents",)
+    best = min((row for row in glance.rows if row[3] is not None), key=lambda row: row[3], default=None)
+    said = (
+        "Nothing was recorded."
+        if best is None
+        else (f"The lowest FVU is {best[3]:.3f}, by {best[0]}, with {best[4]:.3g} active latents.")
     )
+    died = any(record["dead"] > 0 for fitted in found.fits.values() for record in fitted.history)
     spec = next(iter(found.fits.values())).dictionary.spec
     sections = [
         Section(
             "How did it end?",
             ("Each line is a dictionary; numbers are of the last batches of the fit.",),
-            Sheet(
-                [(name, "") for name in glance.columns],
-                [
-                    [row[0], str(row[1]), *map(number, row[2:4]), share(row[4], 1), *map(number, row[5:])]
-                    for row in glance.rows
-                ],
-                numbers=glance,
-            ),
-            told,
+            Sheet([(name, "") for name in glance.columns], list(map(_cells, glance.rows)), numbers=glance),
+            () if died or best is None else ("No latent died.",),
         )
     ]
-    if any(fitted.history for fitted in found.fits.values()):
-        sections += [
-            Section("What is left unexplained?", ("Lower is better.",), Curves.of(found, "fvu", "FVU")),
-            Section("How many latents died?", ("Share that no row used for long.",), Curves.of(found, "dead", "dead")),
-        ]
+    if best is not None:
+        sections.append(Section("What is left unexplained?", ("Lower is better.",), Curves.of(found, "fvu", "FVU")))
+    if died:
+        dead = Curves.of(found, "dead", "dead")
+        sections.append(Section("How many latents died?", ("Share that no row used for long.",), dead))
     many = len(found.fits)
     return Page(
         name="Fit of dictionaries",
-        kicker="Mechanome · fit",
+        kicker="Mechanome \u00b7 fit",
         title=(f"{many} dictionar{'y' if many == 1 else 'ies'} of {', '.join(spec.sites_out) or 'activations'}",),
         subtitle=(f"from {found.acts}",),
-        verdict=("fitted", True, (told[0][0].upper() + told[0][1:] + ".",) if told else ("Nothing was recorded.",)),
+        verdict=("doubtful" if found.notes else "fitted", not found.notes, (" ".join((said, *found.notes)),)),
         story=(),
         sections=sections,
         measured=(
             ("FVU: squared error of the batch over its variance about the mean of all rows so far.",),
             ("L0: active latents a row. Dead: no row used it for as many rows as the recipe says.",),
         ),
-        limits=(("These are numbers of training batches: measure held-out rows with `mechanome eval`.",),),
-        facts=tuple((name, f"{fitted.report['seed']}") for name, fitted in found.fits.items()),
+        limits=(("These are numbers of training batches: measure held-out rows with mechanome eval.",),),
+        facts=tuple(
+            (name, f"seed {fitted.report['seed']}, {fitted.report['seconds']:.0f} s")
+            for name, fitted in found.fits.items()
+        ),
         command=command,
     )
 
 
 def _cells(row: Sequence[Any]) -> list[str]:
-    name, rows, fvu, l0, dead, loss, rate = row
-    return [name, str(rows), number(fvu, 3), number(l0, 1), share(dead, 1), number(loss), show(rate)]
+    name, steps, rows, fvu, l0, dead, loss, rate = row
+    return [name, f"{steps:,}", f"{rows:,}", number(fvu, 3), number(l0, 1), share(dead, 1), number(loss), show(rate)]

@@ -10,6 +10,7 @@ runs/...-fit-ab12cd/ config.yaml         what was asked
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -26,6 +27,11 @@ from mechanome.dictionaries.fitting import DictionaryFit, fit
 from mechanome.dictionaries.formats import write
 
 VERB, RESULT, CHECKPOINT = "fit", "fit.json", "checkpoint"
+LARGEST, SMALLEST, STEPS = 4096, 64, 256
+"""Rows of a step where none are given: the most, within these, that leave a fit so many steps. Adam moves a weight by
+about its rate a step, so that a few large steps hardly leave the start."""
+FEW = 100
+"""Steps below which a fit is said to be short."""
 _ARGUMENTS = {"architecture", "acts", "acts_id", "width", "k", "seeds", "around", "settings", "options", "out"}
 """What the configuration holds."""
 
@@ -42,18 +48,36 @@ class Fits:
     acts: str
     seconds: float
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What makes the fits doubtful: few steps, or no more explained than by the mean. Empty if nothing does."""
+        steps = min(fitted.report["steps"] for fitted in self.fits.values())
+        bad = [name for name, fitted in self.fits.items() if fitted.report.get("last_fvu", 0.0) >= 1]
+        few = f"A fit of {steps} steps is short: more text, more epochs or a smaller batch give it more."
+        lost = f"{', '.join(bad)}: no more is explained than by the mean of all rows; a lower learning rate may help."
+        return (*([few] if steps < FEW else []), *([lost] if bad else []))
+
+    @property
+    def best(self) -> str:
+        """The name of the fit of the lowest FVU in its last batches."""
+        return min(self.fits, key=lambda name: self.fits[name].report.get("last_fvu", math.inf))
+
     def record(self) -> dict[str, Any]:
         """As plain data."""
         each = {
             name: {**dict(fitted.report), "folder": f"{DICTIONARIES}/{name}", "spec": fitted.dictionary.spec.as_json()}
             for name, fitted in self.fits.items()
         }
-        return {"acts": self.acts, "seconds": round(self.seconds, 3), "dictionaries": each}
+        notes = {"notes": list(self.notes)} if self.notes else {}
+        return {"acts": self.acts, "seconds": round(self.seconds, 3), **notes, "dictionaries": each}
 
     def __rich__(self) -> Any:
+        from rich.console import Group
+        from rich.text import Text
+
         from mechanome.dictionaries.commands.fit_page import at_a_glance
 
-        return at_a_glance(self).rich()
+        return Group(at_a_glance(self).rich(), *(Text(f"\n{note}") for note in self.notes))
 
 
 @dataclass(frozen=True)
@@ -65,6 +89,15 @@ class Outcome(Left[Fits]):
     """
 
     file: str = RESULT
+
+    @property
+    def next(self) -> tuple[str, ...]:
+        """Commands that go on from here."""
+        one = self.folder / DICTIONARIES / self.found.best
+        return (
+            f"mechanome features {one} --acts {self.found.acts}",
+            f"mechanome eval {self.folder} --acts <a store of other text>",
+        )
 
     def code(self, strict: bool = False) -> int:
         """The exit code: a fit that ends has done what it was asked."""
@@ -92,8 +125,8 @@ def run(
         seeds: each recipe is fitted once with each.
         out: where run folders are.
         quiet: no progress.
-        options: `batch` rows a step (4096), `epochs` passes over the store (1; `steps` or `tokens` say otherwise), and
-            any option of `fit`.
+        options: `batch` rows a step (4096; fewer, down to 64, where that leaves less than 256 steps), `epochs` passes
+            over the store (1; `steps` or `tokens` say otherwise), and any option of `fit`.
 
     Raises:
         BadInput, UnknownName: recipes, sites or options that are none; the folder cannot be made.
@@ -103,6 +136,7 @@ def run(
     opened = store(acts)
     if len(set(seeds)) < len(seeds) or not seeds:
         raise BadInput(f"seeds {list(seeds)}", "each fits once", "give different ones")
+    options.setdefault("batch", _batch(opened.rows, options))
     asked = {
         "architecture": architecture,
         "acts": str(acts),
@@ -133,6 +167,13 @@ def resume(path: str | Path, quiet: bool = False) -> Outcome:
         return _work(reopened, quiet)
 
 
+def _batch(rows: int, options: Mapping[str, Any]) -> int:
+    """Rows of a step for a fit on so many rows: a power of two."""
+    read = options.get("tokens") or rows * (options.get("epochs") or 1)
+    most = read // (options.get("steps") or STEPS)
+    return max(SMALLEST, min(LARGEST, 1 << max(0, most.bit_length() - 1)))
+
+
 def _alone(folder: RunFolder) -> AbstractContextManager[None]:
     """No other process may work in the folder meanwhile; its configuration, which is never replaced, is the lock."""
     return lock(folder.path / "config.yaml", timeout=0)
@@ -155,7 +196,7 @@ def _work(folder: RunFolder, quiet: bool) -> Outcome:
     if opened.recipe["id"] != given["acts_id"]:
         raise BadInput(str(acts), "it is not the store that this fit was started on", "give that one")
     stream = opened.stream(
-        batch=rest.pop("batch", 4096), seed=seeds[0], epochs=rest.pop("epochs", 1), sites=rest.pop("sites", None)
+        batch=rest.pop("batch"), seed=seeds[0], epochs=rest.pop("epochs", 1), sites=rest.pop("sites", None)
     )
     settings = {name: tuple(v) if isinstance(v, list) else v for name, v in given["settings"].items()}
     made = recipes(given["architecture"], given["width"], given["k"], given["around"], settings)

@@ -37,11 +37,13 @@ def recipes(
 
     Raises:
         UnknownName: an architecture, or a field that it does not have. BadInput: values that it refuses, k where it has
-            none.
+            none, an architecture that stands around another.
     """
     if architecture not in PLAIN:
-        hint = " (give it as around)" if architecture in WRAPPERS else ""
-        raise UnknownName(f"architecture '{architecture}'", f"it is none{hint}", nearest(architecture, PLAIN))
+        if architecture in WRAPPERS:
+            fix = f"name what decides about codes, such as topk, and give around, --around {architecture}"
+            raise BadInput(f"architecture '{architecture}'", "it stands around another one", fix)
+        raise UnknownName(f"architecture '{architecture}'", "it is none", nearest(architecture, PLAIN))
     if around is not None and around not in WRAPPERS:
         raise UnknownName(f"architecture '{around}' around another", "it is none", nearest(around, WRAPPERS))
     kind = ARCHITECTURES[architecture]

@@ -11,7 +11,7 @@ import torch
 
 from mechanome.core import BadInput, Left, Table, stage, verb, write_json
 from mechanome.core.whole_runs import expect, whole_run
-from mechanome.dictionaries.commands.opening import dictionaries, store
+from mechanome.dictionaries.commands.opening import DICTIONARIES, dictionaries, store
 from mechanome.dictionaries.features import FeatureCards
 
 VERB, RESULT = "features", "features.json"
@@ -94,7 +94,8 @@ def run(
     }
     opened, named = store(acts), dictionaries([path], site)
     if len(named) > 1:
-        raise BadInput(str(path), f"it holds {len(named)} dictionaries", f"give one of {', '.join(named)}")
+        paths = (str(Path(path) / DICTIONARIES / name) for name in named)
+        raise BadInput(str(path), f"it holds {len(named)} dictionaries", f"give one: {' or '.join(paths)}")
     if not opened.has_tokens:
         raise BadInput(str(acts), "this store was made from rows, without tokens", "use one that harvest made")
     dictionary = next(iter(named.values()))

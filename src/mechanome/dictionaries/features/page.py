@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _GLANCE = 4
 """Tokens of each kind in the line of a latent."""
+_BEFORE, _AFTER = 5, 3
+"""Tokens about the strongest in the line of a latent: so many fit beside the rest; its card has the whole context."""
 _LONGEST = 24
 """Characters of a token on the page; the record has all."""
 
@@ -37,12 +39,16 @@ def document(cards: FeatureCards, most: int) -> Page:
     return Page(
         name=f"Features of {_where(cards)}",
         kicker=" \u00b7 ".join(("Mechanome", "features", _where(cards))),
-        title=(f"{width} latents at {_where(cards)}",),
-        subtitle=(f"{cards.rows} tokens read, {len(cards)} cards made, {len(shown)} on this page",),
+        title=(f"{width:,} latents at {_where(cards)}",),
+        subtitle=(f"{cards.rows:,} tokens read, {len(cards):,} cards made, {len(shown)} on this page",),
         verdict=(
-            f"{alive} of {width} latents fire",
+            f"{alive:,} of {width:,} latents fire",
             alive > 0,
-            (f"{dead} fired on none of the {cards.rows} tokens; on more text some of them might.",),
+            (
+                f"{dead:,} fired on none of the {cards.rows:,} tokens; on more text some of them might."
+                if dead
+                else f"Each fired on at least one of the {cards.rows:,} tokens.",
+            ),
         ),
         story=(),
         sections=tuple(_sections(cards, shown)),
@@ -90,7 +96,7 @@ def _sections(cards: FeatureCards, shown: list[FeatureCard]) -> Iterator[Section
             "How often do latents fire?",
             ("All latents of the dictionary that fire at all, by the share of tokens on which they do.",),
             DensityPicture(cards.fired.tolist(), cards.rows),
-            (f"{len(cards.dead)} of {cards.dictionary.spec.width} latents never fired.",),
+            (f"{len(cards.dead):,} of {cards.dictionary.spec.width:,} latents never fired.",),
         )
     chosen = "" if len(shown) == len(cards) else f" {len(shown)} of {len(cards)}, every n-th by density."
     yield Section(
@@ -119,7 +125,7 @@ def _glance(shown: list[FeatureCard]) -> Sheet:
             "dead" if c.dead else share(c.density, 3),
             number(c.maximum),
             "  ".join(visible(_cut(token)) for token, _ in c.promoted[:_GLANCE]),
-            _context(c.examples[0], c.maximum) if c.examples else "",
+            _context(c.examples[0], c.maximum, near=True) if c.examples else "",
         ]
         for c in shown
     ]
@@ -128,9 +134,9 @@ def _glance(shown: list[FeatureCard]) -> Sheet:
 
 def _note(card: FeatureCard) -> str:
     if card.dead:
-        return f"Latent {card.latent} is dead: it fired on none of {card.rows} tokens."
+        return f"Latent {card.latent} is dead: it fired on none of {card.rows:,} tokens."
     return (
-        f"Latent {card.latent} fires on {card.fired} of {card.rows} tokens ({share(card.density, 3)}), at most "
+        f"Latent {card.latent} fires on {card.fired:,} of {card.rows:,} tokens ({share(card.density, 3)}), at most "
         f"{number(card.maximum)}."
     )
 
@@ -165,5 +171,9 @@ def _cut(token: str) -> str:
     return token if len(token) <= _LONGEST else f"{token[: _LONGEST - 1]}\u2026"
 
 
-def _context(example: Example, maximum: float) -> Weights:
-    return Weights([_cut(token) for token in example.tokens], [max(0.0, v) / maximum for v in example.values])
+def _context(example: Example, maximum: float, near: bool = False) -> Weights:
+    """The context, shaded by activation; `near`, only what is about its strongest token."""
+    part = slice(max(0, example.at - _BEFORE), example.at + _AFTER + 1) if near else slice(None)
+    return Weights(
+        [_cut(token) for token in example.tokens[part]], [max(0.0, v) / maximum for v in example.values[part]]
+    )
