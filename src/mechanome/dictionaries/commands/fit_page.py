@@ -108,7 +108,7 @@ def document(found: Fits, command: str) -> Page:
     sections = [
         Section(
             "How did it end?",
-            ("Each line is a dictionary; numbers are of the last batches of the fit.",),
+            ("Each line is a dictionary; numbers are of the last batch alone, so that they scatter.",),
             Sheet([(name, "") for name in glance.columns], list(map(_cells, glance.rows)), numbers=glance),
             () if died or best is None else ("No latent died.",),
         )

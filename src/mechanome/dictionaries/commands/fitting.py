@@ -28,8 +28,8 @@ from mechanome.dictionaries.formats import write
 
 VERB, RESULT, CHECKPOINT = "fit", "fit.json", "checkpoint"
 LARGEST, SMALLEST, STEPS = 4096, 64, 256
-"""Rows of a step where none are given: the most, within these, that leave a fit so many steps. Adam moves a weight by
-about its rate a step, so that a few large steps hardly leave the start."""
+"""Rows of a step where none are given: the most, within these, that leave one pass so many steps. Adam moves a weight
+by about its rate a step, so that a few large steps hardly leave the start."""
 FEW = 100
 """Steps below which a fit is said to be short."""
 _ARGUMENTS = {"architecture", "acts", "acts_id", "width", "k", "seeds", "around", "settings", "options", "out"}
@@ -125,8 +125,8 @@ def run(
         seeds: each recipe is fitted once with each.
         out: where run folders are.
         quiet: no progress.
-        options: `batch` rows a step (4096; fewer, down to 64, where that leaves less than 256 steps), `epochs` passes
-            over the store (1; `steps` or `tokens` say otherwise), and any option of `fit`.
+        options: `batch` rows a step (4096; fewer, down to 64, where a pass would have less than 256 steps), `epochs`
+            passes over the store (1; `steps` or `tokens` say otherwise), and any option of `fit`.
 
     Raises:
         BadInput, UnknownName: recipes, sites or options that are none; the folder cannot be made.
@@ -136,7 +136,7 @@ def run(
     opened = store(acts)
     if len(set(seeds)) < len(seeds) or not seeds:
         raise BadInput(f"seeds {list(seeds)}", "each fits once", "give different ones")
-    options.setdefault("batch", _batch(opened.rows, options))
+    options.setdefault("batch", _batch(opened.rows, options.get("tokens")))
     asked = {
         "architecture": architecture,
         "acts": str(acts),
@@ -167,10 +167,9 @@ def resume(path: str | Path, quiet: bool = False) -> Outcome:
         return _work(reopened, quiet)
 
 
-def _batch(rows: int, options: Mapping[str, Any]) -> int:
-    """Rows of a step for a fit on so many rows: a power of two."""
-    read = options.get("tokens") or rows * (options.get("epochs") or 1)
-    most = read // (options.get("steps") or STEPS)
+def _batch(rows: int, tokens: int | None) -> int:
+    """Rows of a step, a power of two, by the different rows that are read: more passes over them are more steps."""
+    most = min(rows, tokens or rows) // STEPS
     return max(SMALLEST, min(LARGEST, 1 << max(0, most.bit_length() - 1)))
 
 

@@ -96,7 +96,9 @@ def _sections(cards: FeatureCards, shown: list[FeatureCard]) -> Iterator[Section
             "How often do latents fire?",
             ("All latents of the dictionary that fire at all, by the share of tokens on which they do.",),
             DensityPicture(cards.fired.tolist(), cards.rows),
-            (f"{len(cards.dead):,} of {cards.dictionary.spec.width:,} latents never fired.",),
+            (f"{len(cards.dead):,} of {cards.dictionary.spec.width:,} latents never fired.",)
+            if len(cards.dead)
+            else (),
         )
     chosen = "" if len(shown) == len(cards) else f" {len(shown)} of {len(cards)}, every n-th by density."
     yield Section(
