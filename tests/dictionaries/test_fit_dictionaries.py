@@ -232,7 +232,7 @@ def test_refusals():
         (lambda: fit(TopK(8, k=2), stream, site="a", select="fp8", **QUICK), UnknownName, "'fp8'"),
         (lambda: fit(TopK(8, k=2), stream, site="a", normalize="unit", **QUICK), UnknownName, "'unit'"),
         (lambda: fit(TopK(8, k=2), stream, site="a", steps=30, lr=-1.0), BadInput, "learning rate"),
-        (lambda: fit(TopK(8, k=2), stream, site="a", steps=0), BadInput, "0 steps"),
+        (lambda: fit(TopK(8, k=2), stream, site="a", steps=0), BadInput, "steps=0"),
         (lambda: fit(TopK(8, k=2), stream, site="a", steps=5, warmup=0.7, decay=0.6), BadInput, "warmup"),
         (lambda: fit(TopK(8, k=2), stream, site="a", steps=5, parallel=True), BadInput, "torchrun"),
     ):
@@ -281,3 +281,44 @@ def test_jumprelu_reaches_the_sparsity_it_aims_at(penalty, wanted):
     recipe = JumpReLU(WIDTH, l0=wanted, sparsity=3.0, penalty=penalty)
     fitted = fit(recipe, planted(), steps=400, lr=5e-3, quiet=True)
     assert fitted.history[-1]["l0"] == pytest.approx(wanted, rel=0.3)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        pytest.param({"steps": 2.5}, "steps=2.5", id="half a step"),
+        pytest.param({"tokens": "1k"}, "tokens='1k'", id="tokens as text"),
+        pytest.param({"steps": 11}, "the stream ends after 10", id="more steps than batches"),
+        pytest.param({"tokens": 2**40}, "the stream ends after 10", id="more tokens than rows"),
+        pytest.param({"seed": -1}, "seed=-1", id="negative seed"),
+        pytest.param({"seed": 1.5}, "seed=1.5", id="seed a float"),
+        pytest.param({"seed": [0, "a"]}, "seed='a'", id="a seed as text"),
+        pytest.param({"seed": None}, "seed=None", id="no seed"),
+        pytest.param({"clip": 0}, "clip=0", id="gradients clipped to nothing"),
+        pytest.param({"clip": "a"}, "clip", id="clip as text"),
+        pytest.param({"revive_every": 0}, "revive_every=0", id="revived never"),
+        pytest.param({"log_every": 0}, "log_every=0", id="logged never"),
+        pytest.param({"every": 2.5}, "every=2.5", id="half a checkpoint"),
+        pytest.param({"lr": float("inf")}, "lr = inf", id="infinite rate"),
+        pytest.param({"lr": True}, "lr = True", id="a flag as a rate"),
+        pytest.param({"warmup": "a"}, "warmup", id="warmup as text"),
+        pytest.param({"decay": float("nan")}, "decay nan", id="decay nan"),
+        pytest.param({"site": 5}, "site=5", id="a site as a number"),
+    ],
+)
+def test_options_of_another_kind_are_refused(options, said):
+    stream = ArrayActivations(torch.randn(200, 6), batch=40, epochs=2)
+    with pytest.raises(BadInput, match=said):
+        fit(TopK(8, k=2), stream, quiet=True, **options)
+
+
+@pytest.mark.parametrize("stream", [torch.zeros(4, 3), [], None], ids=["a tensor", "a list", "nothing"])
+def test_what_is_no_stream_is_refused(stream):
+    with pytest.raises(BadInput, match="ArrayActivations"):
+        fit(TopK(8, k=2), stream, quiet=True)
+
+
+@pytest.mark.parametrize("recipe", ["topk", TopK, [None]], ids=["a name", "a class", "nothing"])
+def test_what_is_no_recipe_is_refused(recipe):
+    with pytest.raises(BadInput, match="it is no recipe"):
+        fit(recipe, ArrayActivations(torch.randn(20, 6)), steps=1, quiet=True)

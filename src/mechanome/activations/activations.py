@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from mechanome.core.errors import BadInput, ShapeMismatch, UnknownName, UnknownSite, nearest
+from mechanome.engine.plain import number
 
 ROLES = ("text", "template", "system", "user", "assistant", "tool")
 """What the label "role" counts: plain text, what a chat template wrote around messages, and who a message is from."""
@@ -30,7 +31,7 @@ class Activations:
             whatever else belongs to a row.
 
     Raises:
-        BadInput: no site.
+        BadInput: no site, or no mapping of sites.
         ShapeMismatch: a value that is no `[row, d]`, a label that is no `[row]`, or different numbers of rows.
     """
 
@@ -38,6 +39,9 @@ class Activations:
     labels: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
+        for what, given in (("activations", self.values), ("labels", self.labels)):
+            if not isinstance(given, Mapping):
+                raise BadInput(what, f"a {type(given).__name__} has no names", "give a mapping of names to tensors")
         if not self.values:
             raise BadInput("activations", "they have no site", "give values as {'resid_post.5': tensor}")
         rows = None
@@ -56,7 +60,7 @@ class Activations:
         """Parts one after another. Labels that not every part has are left out.
 
         Raises:
-            BadInput: no part. UnknownSite: parts of different sites.
+            BadInput: no part. UnknownSite: parts of different sites. ShapeMismatch: of different widths.
         """
         parts = list(parts)
         if not parts:
@@ -65,6 +69,8 @@ class Activations:
         for part in parts[1:]:
             if set(part.sites) != set(first.sites):
                 raise UnknownSite(f"sites {part.sites}", f"other parts have {first.sites}", "join parts of equal sites")
+            if part.widths != first.widths:
+                raise ShapeMismatch(f"widths {part.widths}", f"other parts have {first.widths}", "join parts alike")
         shared = [name for name in first.labels if all(name in part.labels for part in parts)]
         return cls(
             {site: torch.cat([part.values[site] for part in parts]) for site in first.sites},
@@ -111,10 +117,17 @@ class Activations:
         return self.values[str(site)]
 
     def take(self, rows: Tensor | slice) -> Activations:
-        """Some rows: int64 indices in the wanted order, a boolean mask `[row]`, or a slice."""
-        return Activations(
-            {site: x[rows] for site, x in self.values.items()}, {name: x[rows] for name, x in self.labels.items()}
-        )
+        """Some rows: int64 indices in the wanted order, a boolean mask `[row]`, or a slice.
+
+        Raises:
+            BadInput: rows that do not exist, or a mask of another length.
+        """
+        try:
+            values = {site: x[rows] for site, x in self.values.items()}
+        except (IndexError, TypeError) as error:
+            why = f"there are {self.rows} ({error})"
+            raise BadInput("rows to take", why, "give int64 indices, a mask of all rows, or a slice") from error
+        return Activations(values, {name: x[rows] for name, x in self.labels.items()})
 
     def only(self, *sites: Any) -> Activations:
         """Some sites, in the wanted order.
@@ -128,7 +141,7 @@ class Activations:
         """The rows whose labels have these values; a role may be given by its name, several values as a list.
 
         Raises:
-            UnknownName: a label or role that is not there.
+            UnknownName: a label or role that is not there. BadInput: a value that is no number.
         """
         keep = torch.ones(self.rows, dtype=torch.bool)
         for name, wanted in label.items():
@@ -157,4 +170,4 @@ def _value(label: str, value: Any) -> Any:
         if value not in ROLES:
             raise UnknownName(f"role '{value}'", "there is no such role", nearest(value, ROLES))
         return ROLES.index(value)
-    return value
+    return value if isinstance(value, bool) else number(value, f"label '{label}'", "give its values as numbers")

@@ -6,6 +6,7 @@ They say nothing of the text and would take over the loss of whatever is trained
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from mechanome.activations.sequences import Sequences
 from mechanome.core.errors import BadInput
+from mechanome.engine.plain import integers, number
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Drop:
         positions: positions in a sequence to leave out, whatever stands there.
 
     Raises:
-        BadInput: a multiple that is not above 1, or a negative position.
+        BadInput: a multiple that is not above 1 or not finite, or a position that is no whole number from 0.
     """
 
     bos: bool = True
@@ -39,11 +41,27 @@ class Drop:
     positions: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "positions", tuple(self.positions))
-        if not self.max_norm_multiple > 1:
-            raise BadInput(f"max_norm_multiple={self.max_norm_multiple}", "it would drop most rows", "give e.g. 10")
+        object.__setattr__(self, "positions", integers(self.positions, "positions", "give 0, 1, ..."))
+        object.__setattr__(self, "max_norm_multiple", number(self.max_norm_multiple, "max_norm_multiple", "give 10"))
+        if not 1 < self.max_norm_multiple < math.inf:
+            raise BadInput(
+                f"max_norm_multiple={self.max_norm_multiple}",
+                "it would drop most rows, or none",
+                "give e.g. 10; sinks=False drops none",
+            )
         if any(p < 0 for p in self.positions):
             raise BadInput(f"positions={self.positions}", "they count from the start of a sequence", "give 0, 1, ...")
+
+    @classmethod
+    def of(cls, drop: Any) -> Drop:
+        """A policy that was asked for; None stands for the default one.
+
+        Raises:
+            BadInput: it is none.
+        """
+        if drop is not None and not isinstance(drop, Drop):
+            raise BadInput(f"drop={drop!r}", "it is no policy", "give Drop(...), or Drop.nothing() to keep every row")
+        return cls() if drop is None else drop
 
     @classmethod
     def nothing(cls) -> Drop:

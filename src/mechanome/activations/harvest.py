@@ -88,8 +88,9 @@ def harvest(
     """
     opened_model(model)
     one_of("order", order, ORDERS)
-    kept, drop = dtype_name(dtype), drop or Drop()
+    kept, drop = dtype_name(dtype), Drop.of(drop)
     shard_rows, seed = count("shard_rows", shard_rows), seed_of(seed)
+    limit = memory.parse_budget(budget, model.device)
     items, name = named_texts(texts)
     data = sequences(
         items,
@@ -103,14 +104,13 @@ def harvest(
     reader = Reader(model, sites, data, context=context, compute=compute)
     made = recipe(reader, name, context, drop, dtype=kept, order=order, shard_rows=shard_rows, seed=seed)
     path = Path(to) / made["id"][:16]
-    folder(path)
     full = "free some space and harvest again: it goes on where it stopped"
-    with lock(path.with_name(f".{path.name}.lock"), timeout=0), disk_errors(path, full):
+    with disk_errors(path, full), lock(folder(path).with_name(f".{path.name}.lock"), timeout=0):
         if not resume:
             _clear(path)
         store = ActivationStore.open(path) if (path / STORE).exists() else None
         if store is None or not store.complete:
-            _check_room(reader, kept, shard_rows, path, budget, quiet)
+            _check_room(reader, kept, shard_rows, path, limit, quiet)
             store = _run(store or _begin(path, reader, made, kept, order, drop), reader, drop, quiet)
         clean(path)
     return store
@@ -173,7 +173,7 @@ def _chunk(reader: Reader) -> int:
     return max(_LEAST, _CHUNK // (4 * sum(reader.widths.values())))
 
 
-def _check_room(reader: Reader, dtype: str, shard_rows: int, path: Path, budget: memory.Budget, quiet: bool) -> None:
+def _check_room(reader: Reader, dtype: str, shard_rows: int, path: Path, limit: int, quiet: bool) -> None:
     """Set how much the reader runs at a time; refuse what does not fit into memory or on the disk.
 
     Raises:
@@ -181,7 +181,6 @@ def _check_room(reader: Reader, dtype: str, shard_rows: int, path: Path, budget:
     """
     data, stored = reader.data, row_bytes(reader.widths, dtype)
     shard = min(shard_rows, data.tokens) * stored
-    limit = memory.parse_budget(budget, reader.model.device)
     if 4 * shard > limit:  # two buckets, the shard that is cut from them, and its columns one by one
         raise BudgetTooSmall(
             f"a budget of {memory.show(limit)}",

@@ -63,7 +63,7 @@ class ModelActivations(Mixed):
         items, _ = named_texts(texts)
         first = model.bos if bos == "auto" else bos
         data = sequences(items, model.tokenizer, packing=packing, context=context, tokens=tokens, bos=first, quiet=True)
-        self.drop = drop or Drop()
+        self.drop = Drop.of(drop)
         self.reader = Reader(model, sites, data, context=context, compute=compute, at_once=rows_at_once)
         identity = {
             "data": data.sha256, "sites": list(self.reader.sites), "compute": self.reader.compute, "context": context,

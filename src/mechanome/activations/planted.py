@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -30,6 +31,8 @@ from mechanome.activations.planting import (
     square_root,
 )
 from mechanome.core.errors import BadInput, CorruptFile, UnknownName, nearest
+from mechanome.engine.asked import count, seed_of
+from mechanome.engine.plain import number
 
 Draw = Callable[[np.random.Generator, int], np.ndarray]
 """A generator and a count to that many values."""
@@ -96,11 +99,10 @@ class PlantedFeatures:
         seed: int = 0,
         site: str = "planted",
     ) -> None:
-        if min(n_features, d, batch) < 1:
-            why = f"{n_features} features, width {d}, batches of {batch}"
-            raise BadInput("planted features", why, "give at least one of each")
-        if seed < 0 or noise < 0:
-            raise BadInput("planted features", f"seed {seed}, noise {noise}", "give numbers from 0 on")
+        n_features, d, batch = count("n_features", n_features), count("d", d), count("batch", batch)
+        seed = seed_of(seed)
+        if not 0 <= number(noise, "noise") < math.inf:
+            raise BadInput("planted features", f"noise {noise}", "give a finite number from 0 on")
         if isinstance(values, str) and values not in VALUES:
             raise UnknownName(f"values {values!r}", "no such distribution", nearest(values, VALUES))
         self.n_features, self.d, self.batch_rows, self.seed, self.noise = n_features, d, batch, seed, float(noise)
@@ -130,9 +132,9 @@ class PlantedFeatures:
         rng = generator(self.seed, "batch", index)
         on = self._exact_draw(rng) if self.exact else self._active(rng)
         codes = np.zeros(on.shape, dtype=np.float32)
-        count = int(on.sum())
-        strength = np.asarray((VALUES[self.values] if isinstance(self.values, str) else self.values)(rng, count))
-        if strength.shape != (count,) or not np.all(np.isfinite(strength)) or np.any(strength < 0):
+        n = int(on.sum())
+        strength = np.asarray((VALUES[self.values] if isinstance(self.values, str) else self.values)(rng, n))
+        if strength.shape != (n,) or not np.all(np.isfinite(strength)) or np.any(strength < 0):
             raise BadInput("values", "the function does not return that many numbers from 0 on", "return one a place")
         codes[on] = strength
         _, active = np.nonzero(on)  # row by row, as the strengths are

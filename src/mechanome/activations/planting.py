@@ -89,6 +89,8 @@ def parents_of(hierarchy: Mapping[int, int], frequencies: np.ndarray) -> np.ndar
     """The parent of each feature, -1 for none; every chain ends, and nobody is more frequent than the parent."""
     n = len(frequencies)
     parents = np.full(n, -1, dtype=np.int64)
+    if not isinstance(hierarchy, Mapping):
+        raise BadInput("hierarchy", f"a {type(hierarchy).__name__} is no mapping", "give {child: parent}")
     for child, parent in hierarchy.items():
         if not (0 <= child < n and 0 <= parent < n):
             raise BadInput("hierarchy", f"{child} -> {parent} with {n} features", f"name features 0 to {n - 1}")

@@ -71,6 +71,8 @@ class Reader:
         opened_model(model)
         self.model, self.data, self.compute = model, data, chosen(compute, model)
         self._sites = model.expand(sites)
+        if not self._sites:
+            raise BadInput("sites", "there are none", "name one, such as 'resid_post.5'")
         self.sites = tuple(map(str, self._sites))
         usual = AT_ONCE.get(model.device.type, _AT_ONCE_ELSEWHERE)
         self.at_once = usual if at_once is None else count("rows_at_once", at_once)
@@ -208,6 +210,8 @@ def _check_axes(model: Model, site: Site) -> None:
     if site.is_path:
         return
     axes = POINTS[site.point].axes
+    if site.point == "logits":
+        raise NotServed(f"site '{site}'", "passes end before the head", "use the final resid_post, or model.run")
     if site.point == "head_out":
         raise NotServed(f"site '{site}'", "it is derived from z and W_O", "use z")
     if axes[1] != "pos" or "src" in axes:

@@ -29,6 +29,7 @@ from mechanome.core.progress import Bar
 from mechanome.core.tensor_files import read_tensors, write_tensors
 from mechanome.engine.asked import count, one_of
 from mechanome.engine.inputs import Bos
+from mechanome.engine.plain import integers, whole
 
 PACKINGS = ("packed", "isolated", "sequence")
 _TEMPLATE = ROLES.index("template")
@@ -185,7 +186,12 @@ def _first(tokenizer: Any, bos: Bos) -> int | None:
     if bos == "auto":
         encoder = getattr(tokenizer, "cls_token_id", None) is not None
         return None if encoder else getattr(tokenizer, "bos_token_id", None)
-    return None if bos == "none" else int(bos)
+    if bos == "none":
+        return None
+    found = whole(bos)
+    if found is None or found < 0:
+        raise BadInput(f"bos={bos!r}", "it is not a token id", "use 'auto', 'none' or an id")
+    return found
 
 
 def _blocks(parts: list[np.ndarray], room: int, first: int | None) -> tuple[list[np.ndarray], np.ndarray]:
@@ -243,7 +249,9 @@ def _written(item: Any, tokenizer: Any) -> Rendered | list[int]:
         BadInput: anything else, broken text, or text without a tokenizer.
     """
     if isinstance(item, torch.Tensor | np.ndarray) or (isinstance(item, list) and item and isinstance(item[0], int)):
-        return [int(i) for i in (item if isinstance(item, list) else item.tolist())]
+        if not isinstance(item, list) and item.ndim != 1:
+            raise BadInput(f"token ids {list(item.shape)}", "each sequence is a row", "give [row, token], or lists")
+        return list(integers(item, "token ids", "give rows of whole numbers"))
     if tokenizer is None:
         raise BadInput("text", "this model came without a tokenizer", "give rows of token ids, or load it with one")
     if isinstance(item, str):

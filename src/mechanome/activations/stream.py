@@ -17,6 +17,7 @@ from mechanome.activations.activations import Activations
 from mechanome.core.errors import BadInput, CorruptFile
 from mechanome.core.streams import Stream
 from mechanome.engine.asked import count, seed_of
+from mechanome.engine.plain import whole
 
 
 @runtime_checkable
@@ -112,9 +113,13 @@ class Segmented(ABC):
         Raises:
             CorruptFile: it is no position. BadInput: it is one of a stream made otherwise.
         """
-        if state.keys() != self.state().keys():
-            raise CorruptFile("stream position", f"it holds {sorted(state)}", "use a position of the same stream")
+        if not isinstance(state, Mapping) or state.keys() != self.state().keys():
+            holds = sorted(state) if isinstance(state, Mapping) else type(state).__name__
+            raise CorruptFile("stream position", f"it holds {holds}", "use a position of the same stream")
         for name, mine in self._identity.items():
             if state[name] != mine:
                 raise BadInput("stream position", f"{name} was {state[name]}, now {mine}", "use the same settings")
-        self._epoch, self._segment, self._row = state["epoch"], state["segment"], state["row"]
+        place = [whole(state[name]) for name in ("epoch", "segment", "row")]
+        if any(part is None or part < 0 for part in place):
+            raise CorruptFile("stream position", f"it is at {dict(state)}", "use a position of the same stream")
+        self._epoch, self._segment, self._row = place  # type: ignore[assignment]  # none is None

@@ -197,6 +197,8 @@ def held(items: Iterable[Any], limit: int | None) -> InMemory:
     """
     if isinstance(items, Mapping):
         raise BadInput("texts", "a mapping is no list of texts", "pass its texts as a list")
+    if not isinstance(items, Iterable):
+        raise BadInput(f"texts={items!r}", f"a {type(items).__name__} is no list of texts", "give strings, or a path")
     checked = (item_of(value, f"text {i}") for i, value in enumerate(items))
     return InMemory(tuple(islice((item for item in checked if item is not None), limit)))
 

@@ -184,30 +184,37 @@ class Writer:
 
     def _activations(self, records: np.ndarray) -> Activations:
         dtype = DTYPES[self.dtype]
-        values = {site: torch.from_numpy(np.ascontiguousarray(records[site])).view(dtype) for site in self.widths}
-        labels = {name: torch.from_numpy(np.ascontiguousarray(records[f"label {name}"])) for name in self.labels}
+        # Copies in any case: a single row counts as contiguous whatever its strides, and tensors take no odd ones.
+        values = {site: torch.from_numpy(records[site].copy()).view(dtype) for site in self.widths}
+        labels = {name: torch.from_numpy(records[f"label {name}"].copy()) for name in self.labels}
         return Activations(values, labels)
 
     def _file(self, bucket: int) -> Path:
         return self.store / SCRATCH / f"{int(bucket):05d}.rows"
 
 
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EFBIG, errno.ENAMETOOLONG)
+
 _AGAIN = "harvest with resume=False to begin anew"
 
 
 @contextmanager
 def disk_errors(store: Path, fix: str) -> Iterator[None]:
-    """Say what a full disk means for a store.
+    """Say what a disk that takes no more, or nothing, means for a store.
 
     Raises:
-        BadInput: the disk is full.
+        BadInput: the disk is full, the folder may not be written to, or a file may not grow so large.
     """
     try:
         yield
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise BadInput(str(store), "the disk is full", fix) from error
+        if error.errno in _FULL:
+            raise BadInput(str(store), "the disk is full", fix) from error
+        if error.errno in _REFUSED:
+            why = f"it cannot be written ({error.strerror})"
+            raise BadInput(str(error.filename or store), why, "mend that, or name another folder") from error
+        raise
 
 
 def clean(store: Path) -> None:

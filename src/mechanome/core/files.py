@@ -172,13 +172,15 @@ def folder(path: str | os.PathLike[str]) -> Path:
     """A folder, made with its parents if missing.
 
     Raises:
-        BadInput: a file is in its way.
+        BadInput: a file is in its way, or no folder can have that name.
     """
     wanted = Path(path)
     try:
         wanted.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
         raise BadInput(str(path), "a file is where a folder must be", "choose another folder, or move it") from error
+    except (FileNotFoundError, ValueError) as error:  # a file system that takes no folders, a null byte
+        raise BadInput(str(path), f"no folder can be made there ({error})", "choose another folder") from error
     return wanted
 
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from mechanome.core.errors import BadInput, CorruptFile
+from mechanome.core.errors import CorruptFile
+from mechanome.engine.asked import count
 
 
 @dataclass(frozen=True)
@@ -36,9 +37,8 @@ class DictionarySpec:
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if min(self.d_in, self.d_out, self.width) < 1:
-            sizes = f"d_in {self.d_in}, d_out {self.d_out}, width {self.width}"
-            raise BadInput("dictionary", sizes, "every size must be at least 1")
+        for name in ("d_in", "d_out", "width"):
+            object.__setattr__(self, name, count(name, getattr(self, name)))
 
     def as_json(self) -> dict[str, Any]:
         """As JSON; :meth:`of_json` is the inverse."""

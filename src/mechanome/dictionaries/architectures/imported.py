@@ -38,7 +38,7 @@ class GroupMax(TopK):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.selector()  # checks that k divides the width
+        self.try_parts()
 
     def selector(self) -> Selector:
         return GroupMaxSelector(self.k, self.width)

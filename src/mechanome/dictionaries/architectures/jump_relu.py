@@ -59,7 +59,7 @@ class JumpReLU(Recipe):
             raise BadInput(
                 f"l0 = {self.l0}", f"there are {self.width} latents", "aim at more than 0, at most the width"
             )
-        self.selector()  # checks threshold and bandwidth
+        self.try_parts()
 
     def selector(self) -> Selector:
         return JumpSelector(self.width, self.threshold, self.bandwidth)

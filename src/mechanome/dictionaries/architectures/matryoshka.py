@@ -34,8 +34,8 @@ class Matryoshka(BatchTopK):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "groups", tuple(self.groups) or doubling(self.width))
-        self.decoder(1)  # checks the groups
+        object.__setattr__(self, "groups", self.groups or doubling(self.width))
+        self.try_parts()
 
     def decoder(self, d_out: int, parts: tuple[int, ...] = ()) -> Decoder:
         return LinearDecoder(self.width, d_out, self.groups, parts=parts)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from mechanome.core.errors import UnknownName, nearest
+from mechanome.core.errors import BadInput, UnknownName, nearest
 from mechanome.dictionaries.architectures.top_k import TopK
 from mechanome.dictionaries.autoencoder import PolynomialAutoencoder, SparseAutoencoder
 from mechanome.dictionaries.decoders import Decoder, PolynomialDecoder
@@ -33,7 +33,7 @@ class PolySAE(TopK):
 
     Raises:
         BadInput: ranks that no decoder can have, groups that do not add up to the width.
-        UnknownName: another selection.
+        UnknownName: another selection. BadInput: a rate that is not positive.
     """
 
     ranks: tuple[int, ...] = ()
@@ -48,13 +48,13 @@ class PolySAE(TopK):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("ranks", "groups"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
         check_ranks(self.ranks, self.order, self.width)
         if self.selection not in SELECTIONS:
             why = "it does not exist"
             raise UnknownName(f"selection {self.selection!r}", why, nearest(self.selection, SELECTIONS))
-        self.decoder(1)  # checks groups and ranks
+        if self.power_rate <= 0:
+            raise BadInput(f"power_rate = {self.power_rate}", "it is no learning rate", "give a positive number")
+        self.try_parts()
 
     def kind(self) -> type[SparseAutoencoder]:
         return PolynomialAutoencoder

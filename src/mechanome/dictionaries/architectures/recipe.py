@@ -7,13 +7,15 @@ are JSON, kept in the dictionary's spec, so that a saved dictionary can be built
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from mechanome.core.errors import BadInput, ShapeMismatch
 from mechanome.core.formats import plain
+from mechanome.dictionaries.architectures.settings import canonical
 from mechanome.dictionaries.autoencoder import SparseAutoencoder
 from mechanome.dictionaries.decoders import Decoder, LinearDecoder
 from mechanome.dictionaries.norm import Affine
@@ -28,17 +30,23 @@ class Recipe:
 
     Args:
         width: how many latents.
-        dead_after: a latent that no row has used for so many rows counts as dead.
+        dead_after: a latent that no row has used for so many rows counts as dead; by name only.
+
+    Raises:
+        BadInput: a field of another kind than its annotation says, NaN, or sizes below 1.
     """
 
     width: int
-    dead_after: int = 100_000
+    dead_after: int = field(default=100_000, kw_only=True)
 
     architecture: ClassVar[str]
     centered: ClassVar[bool] = True
     skip: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
+        for each in fields(self):
+            value = canonical(self.architecture, each.name, str(each.type), getattr(self, each.name))
+            object.__setattr__(self, each.name, value)
         if self.width < 1 or self.dead_after < 1:
             why = f"width {self.width}, dead_after {self.dead_after}"
             raise BadInput(self.architecture, why, "both must be at least 1")
@@ -47,6 +55,16 @@ class Recipe:
     def form(self) -> Recipe:
         """The recipe that decides about codes: this one, or the one it is wrapped around."""
         return self
+
+    def try_parts(self) -> None:
+        """Make selector and decoder without memory, for what they refuse.
+
+        Raises:
+            BadInput: as they do.
+        """
+        with torch.device("meta"):
+            self.selector()
+            self.decoder(1)
 
     def kind(self) -> type[SparseAutoencoder]:
         """The class of its dictionaries."""

@@ -27,7 +27,7 @@ class Wrapped(Recipe):
         inner: decides about codes and penalties.
 
     Raises:
-        BadInput: the inner recipe is itself wrapped.
+        BadInput: the inner one is no recipe, or itself wrapped.
     """
 
     width: int = field(init=False)
@@ -35,6 +35,8 @@ class Wrapped(Recipe):
     inner: Recipe
 
     def __post_init__(self) -> None:
+        if not isinstance(self.inner, Recipe):
+            raise BadInput(f"{self.architecture} of {self.inner!r}", "it is no recipe", "give one such as TopK(4096)")
         if isinstance(self.inner, Wrapped):
             why = f"{self.inner.architecture} is wrapped itself"
             raise BadInput(f"{self.architecture} of {self.inner.architecture}", why, "wrap a plain recipe")

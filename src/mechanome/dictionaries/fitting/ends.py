@@ -12,6 +12,7 @@ from mechanome.activations import Activations, ActivationStream
 from mechanome.core.errors import BadInput, NotFinite, ShapeMismatch, TooFewRows, UnknownSite, nearest
 from mechanome.dictionaries.architectures import Crosscoder, Recipe, Transcoder
 from mechanome.dictionaries.norm import Affine
+from mechanome.engine.asked import names
 
 Sites = tuple[str, ...]
 Asked = str | Sequence[str] | None
@@ -101,7 +102,7 @@ def joined(batch: Activations, sites: Iterable[str]) -> Tensor:
 
 
 def _sites(asked: Asked, stream: ActivationStream) -> Sites:
-    sites = (asked,) if isinstance(asked, str) else tuple(asked or ())
+    sites = () if asked is None else tuple(names("site", asked))
     for site in sites:
         if site not in stream.sites:
             raise UnknownSite(f"site {site!r}", "the stream does not have it", nearest(site, stream.sites))

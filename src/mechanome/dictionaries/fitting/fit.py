@@ -6,8 +6,7 @@ resuming to the same bits, refusing a loss that is no number) is the one loop of
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, overload
@@ -19,6 +18,7 @@ from mechanome.core.fit import fit as run
 from mechanome.dictionaries.architectures import Recipe
 from mechanome.dictionaries.autoencoder import SparseAutoencoder
 from mechanome.dictionaries.crew import ALONE, Crew
+from mechanome.dictionaries.fitting.arguments import check_stream, length, pairs
 from mechanome.dictionaries.fitting.ends import Asked, Ends, first_rows, joined
 from mechanome.dictionaries.fitting.schedule import Schedule, learning_rate
 from mechanome.dictionaries.fitting.session import OnMetrics, Session
@@ -26,6 +26,8 @@ from mechanome.dictionaries.fitting.start import started
 from mechanome.dictionaries.fitting.trainee import Trainee
 from mechanome.dictionaries.norm import Affine
 from mechanome.dictionaries.scores import Scorer
+from mechanome.engine.asked import count
+from mechanome.engine.plain import number
 
 START = 16_384
 """Rows that normalization and starting weights are estimated from."""
@@ -110,20 +112,22 @@ def fit(  # type: ignore[misc]  # its options are what the overloads call so
         one :class:`DictionaryFit`; a list, recipe by recipe and seed by seed, where several were asked for.
 
     Raises:
-        BadInput: no recipe, no length, or sites that do not suit a recipe.
+        BadInput: no recipe, no stream, no length, more steps than the stream has, sites that do not suit a recipe.
         TooFewRows: an empty stream. UnknownSite: a site that the stream does not have.
         NotFinite: NaN or infinity among the rows (nothing is learned from that batch), or a loss that is none.
     """
-    several = not isinstance(recipes, Recipe) or not isinstance(seed, int)
-    seeds = [seed] if isinstance(seed, int) else list(seed)
-    asked = [(r, s) for r in ([recipes] if isinstance(recipes, Recipe) else recipes) for s in seeds]
-    if not asked:
-        raise BadInput("fit", "there is no recipe, or no seed", "give at least one of each")
+    asked = pairs(recipes, seed)
+    several = not isinstance(recipes, Recipe) or isinstance(seed, Iterable)
+    check_stream(stream)
+    every, log_every = count("every", every), count("log_every", log_every)
+    revive_every = None if revive_every is None else count("revive_every", revive_every)
+    if clip is not None and not number(clip, "clip") > 0:
+        raise BadInput(f"clip={clip}", "it is the largest norm of gradients", "give a positive number, or None")
     crew, scorer = Crew.launched() if parallel else ALONE, Scorer(select)
     ends = [Ends.of(recipe, stream, site, site_in, site_out) for recipe, _ in asked]
     first, size = first_rows(stream, START)
-    length = _length(stream, size, steps, tokens)
-    schedule = Schedule(length, warmup, decay)
+    done_after = length(stream, size, steps, tokens)
+    schedule = Schedule(done_after, warmup, decay)
     every_sites = {sites for end in ends for sites in end.both}
     raw = {sites: [Affine.estimate(first[s].float(), normalize) for s in sites] for sites in every_sites}
     norms = {sites: Affine.cat(parts) for sites, parts in raw.items()}
@@ -139,13 +143,13 @@ def fit(  # type: ignore[misc]  # its options are what the overloads call so
         trainees.append(Trainee(model, recipe, rate, schedule, scorer, crew, revive_every, clip))
     names = _names(asked)
     said = None if crew.rank else on_metrics
-    session = Session(names, trainees, ends, norms, stream.widths, length, log_every, said)
+    session = Session(names, trainees, ends, norms, stream.widths, done_after, log_every, said)
 
     folder = None if checkpoint_dir is None else Path(checkpoint_dir)
     settings = {
         "recipes": [{"architecture": recipe.architecture, "seed": s, **recipe.settings()} for recipe, s in asked],
         "sites": [end.both for end in ends],
-        "steps": length,
+        "steps": done_after,
         "lr": lr,
         "warmup": warmup,
         "decay": decay,
@@ -159,12 +163,12 @@ def fit(  # type: ignore[misc]  # its options are what the overloads call so
         session.step,
         Parts(history=session.history, **{f"dictionary_{n}": trainee for n, trainee in enumerate(trainees)}),
         stream,
-        steps=length,
+        steps=done_after,
         checkpoint_dir=folder if folder is None or crew.alone else folder / f"process-{crew.rank}",
         every=every,
         resume=resume,
         settings=settings,
-        seed=seeds[0],
+        seed=asked[0][1],
         what=f"fit {names[0]}" if len(names) == 1 else f"fit {len(names)} dictionaries",
         quiet=quiet or crew.rank > 0,
     )
@@ -173,23 +177,6 @@ def fit(  # type: ignore[misc]  # its options are what the overloads call so
         for trainee, name, (_, s), end, records in zip(trainees, names, asked, ends, session.history.records)
     ]
     return fits if several else fits[0]
-
-
-def _length(stream: ActivationStream, size: int, steps: int | None, tokens: int | None) -> int:
-    """How many steps the fit has, with batches of a size."""
-    if steps is not None and tokens is not None:
-        raise BadInput("fit", f"both steps={steps} and tokens={tokens}", "give one of them")
-    if steps is None and tokens is None and stream.rows is None:
-        raise BadInput("fit", "nothing says how long, and the stream does not know", "give steps or tokens")
-    if steps is not None:
-        length = steps
-    elif tokens is not None:
-        length = math.ceil(tokens / size)
-    else:
-        length = math.ceil((stream.rows or 0) / size) * (getattr(stream, "epochs", None) or 1)
-    if length < 1:
-        raise BadInput("fit", f"{length} steps", "give at least one")
-    return length
 
 
 def _names(asked: Sequence[tuple[Recipe, int]]) -> list[str]:

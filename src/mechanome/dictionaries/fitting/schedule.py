@@ -6,9 +6,13 @@ import math
 from dataclasses import dataclass
 
 from mechanome.core.errors import BadInput
+from mechanome.engine.plain import number
 
 RATE, RATE_WIDTH = 2e-4, 1 << 14
 """The automatic learning rate is `RATE` at `RATE_WIDTH` latents and falls with their square root (Gao et al. 2024)."""
+
+
+_RATE = 'give a positive number, or "auto"'
 
 
 def learning_rate(lr: float | str, width: int) -> float:
@@ -19,8 +23,8 @@ def learning_rate(lr: float | str, width: int) -> float:
     """
     if lr == "auto":
         return RATE * math.sqrt(RATE_WIDTH / width)
-    if isinstance(lr, str) or not lr > 0:
-        raise BadInput(f"lr = {lr!r}", "it is no learning rate", 'give a positive number, or "auto"')
+    if not 0 < number(lr, f"lr = {lr!r}", _RATE) < math.inf:
+        raise BadInput(f"lr = {lr!r}", "it is no learning rate", _RATE)
     return float(lr)
 
 
@@ -42,7 +46,9 @@ class Schedule:
     decay: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.steps < 1 or min(self.warmup, self.decay) < 0 or self.warmup + self.decay > 1:
+        for name in ("warmup", "decay"):
+            number(getattr(self, name), name, "give a share of the steps, 0 to 1")
+        if self.steps < 1 or not min(self.warmup, self.decay) >= 0 or not self.warmup + self.decay <= 1:
             why = f"{self.steps} steps, warmup {self.warmup}, decay {self.decay}"
             raise BadInput("schedule", why, "give at least one step, and shares that add up to at most 1")
 

@@ -19,6 +19,9 @@ from mechanome.dictionaries.scores import Scorer
 from mechanome.dictionaries.selectors import BatchTopKSelector, TopKSelector
 from mechanome.dictionaries.trace import Trace
 
+WINDOWS = 20
+"""BatchTopK's running threshold is, at most, about that of the last one in so many parts of the fit."""
+
 
 class Trainee:
     """A dictionary in a fit; a `FitState`.
@@ -59,6 +62,8 @@ class Trainee:
         self.steps = self.rows = 0
         if isinstance(model.selector, BatchTopKSelector):
             model.selector.crew = crew
+            # In a short fit the usual average would still be that of weights that have long changed.
+            model.selector.momentum = min(1.0, max(model.selector.momentum, WINDOWS / schedule.steps))
 
     @property
     def dead(self) -> Tensor:
@@ -140,7 +145,7 @@ class Trainee:
     def _watch(self, trace: Trace) -> Tensor:
         """Note which latents fired; returns their mean number in a row."""
         self.steps, self.rows = self.steps + 1, self.rows + trace.rows
-        active = trace.codes.indices[trace.codes.values.detach() > 0]
+        active = trace.codes.indices[trace.codes.values.detach() != 0]
         if self.crew.alone:
             self.last_fired.index_fill_(0, active, self.rows)
         else:
