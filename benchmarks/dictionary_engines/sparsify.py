@@ -6,16 +6,20 @@ them, and its token ids are their rows.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
+from contextlib import redirect_stdout
 from typing import Any
 
 import torch
 from datasets import Dataset
-from sparsify import SparseCoder, SparseCoderConfig, TrainConfig, Trainer
 from torch import Tensor, nn
 
 from benchmarks.dictionary_engines.common import Data, Request
 from benchmarks.harness.serve import Work, serve
+
+with redirect_stdout(sys.stderr):  # it prints when it is imported
+    from sparsify import SparseCoder, SparseCoderConfig, TrainConfig, Trainer
 
 
 class Rows(nn.Module):
