@@ -79,6 +79,7 @@ def test_the_same_harvest_is_found_again(store: Path) -> None:
     done = call("harvest", "--site", "resid_post.1", "--model", folder / "model", "--data", folder / "notes.txt",
                 "--context", 16, "--keep-sinks", "--to", folder / "acts")  # fmt: skip
     assert done.exit_code == 0 and store.name in done.stdout
+    assert f"mechanome fit topk --acts {store} --width" in " ".join(done.stdout.split())
     assert before == {file: file.stat().st_mtime_ns for file in store.rglob("*.safetensors")}
 
 
@@ -156,6 +157,17 @@ def test_mistakes_are_answered(
     assert done.exit_code == 2, done.output
     assert said in " ".join(done.stderr.split())
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_harvest_of_two_sites_is_followed_by_a_transcoder(store: Path, tmp_path: Path) -> None:
+    folder = store.parent.parent
+    done = call("harvest", "--site", "resid_pre.1", "--site", "mlp_out.1", "--model", folder / "model", "--data",
+                folder / "notes.txt", "--context", 16, "--keep-sinks", "--to", tmp_path / "acts")  # fmt: skip
+    assert done.exit_code == 0, done.output
+    typed = done.stdout.rsplit("mechanome", 1)[1].split()
+    assert {"--site-out", "mlp_out.1"} <= set(typed)
+    fit = call(*typed, "--width", 24, "--k", 2, "--out", tmp_path / "runs")
+    assert fit.exit_code == 0 and "transcoder-24-k2-s0" in fit.stdout, fit.output  # its name is not cut
 
 
 @pytest.mark.parametrize(

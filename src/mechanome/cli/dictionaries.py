@@ -120,7 +120,9 @@ def harvest(
         return
     said = ", ".join(f"{name} of width {width}" for name, width in store.widths.items())
     print(f"{store.rows:,} rows of {said} ({store.dropped:,} left out: first tokens and massive norms)")
-    print(f"\nstore  {store.path}\nnext   mechanome fit topk --acts {store.path} --width 4096 --k 32")
+    first, *more = store.widths
+    ends = "" if not more else f" --site {first}" if len(more) > 1 else f" --site {first} --site-out {more[0]}"
+    print(f"\nstore  {store.path}\nnext   mechanome fit topk --acts {store.path}{ends} --width 4096 --k 16,32,64")
 
 
 @command

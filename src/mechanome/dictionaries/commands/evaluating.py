@@ -22,7 +22,7 @@ SHOWN = {
     "cosine": "cosine",
     "l0": "L0",
     "dead": "dead",
-    "ce_recovered_mean": "loss recovered",
+    "ce_recovered_mean": "recovered",
     "kl": "KL",
 }
 """Metrics of the short table, and what they are called there."""
@@ -162,7 +162,7 @@ def run(
                 "budget": budget,
                 "first": "keep" if opened.recipe["drop"]["bos"] or opened.recipe["drop"]["sinks"] else "replace",
             }
-        with stage(f"Measuring {len(named)} dictionaries", quiet):
+        with stage(f"Measuring {len(named)} dictionar{'y' if len(named) == 1 else 'ies'}", quiet):
             table = evaluate(
                 named, opened, rows=rows, by=by, run=folder.path.name, method="loaded", seed=seed, **reading
             )

@@ -28,10 +28,10 @@ def at_a_glance(found: Fits) -> Table:
     rows = []
     for name, fitted in found.fits.items():
         last = fitted.history[-1] if fitted.history else {}
-        ends = (last.get(key) for key in ("fvu", "l0", "dead", "loss"))
+        ends = (last.get(key) for key in ("fvu", "l0", "dead"))
         said = fitted.report
         rows.append((name, said["steps"], said["rows"], *ends, said["learning_rate"]))
-    return Table(["dictionary", "steps", "rows", "FVU", "L0", "dead", "loss", "learning rate"], rows)
+    return Table(["dictionary", "steps", "rows", "FVU", "L0", "dead", "rate"], rows)
 
 
 @dataclass(frozen=True)
@@ -130,6 +130,7 @@ def document(found: Fits, command: str) -> Page:
         measured=(
             ("FVU: squared error of the batch over its variance about the mean of all rows so far.",),
             ("L0: active latents a row. Dead: no row used it for as many rows as the recipe says.",),
+            ("Rate: the peak learning rate.",),
         ),
         limits=(("These are numbers of training batches: measure held-out rows with mechanome eval.",),),
         facts=tuple(
@@ -141,5 +142,5 @@ def document(found: Fits, command: str) -> Page:
 
 
 def _cells(row: Sequence[Any]) -> list[str]:
-    name, steps, rows, fvu, l0, dead, loss, rate = row
-    return [name, f"{steps:,}", f"{rows:,}", number(fvu, 3), number(l0, 1), share(dead, 1), number(loss), show(rate)]
+    name, steps, rows, fvu, l0, dead, rate = row
+    return [name, f"{steps:,}", f"{rows:,}", number(fvu, 3), number(l0, 1), share(dead, 1), show(rate)]
