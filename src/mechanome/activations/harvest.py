@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
+from mechanome.activations.apart import KeptRows
 from mechanome.activations.drop import Drop
-from mechanome.activations.policy import chunks, kept_rows, median_norms
+from mechanome.activations.policy import chunks, median_norms
 from mechanome.activations.reader import Reader
 from mechanome.activations.recipe import named_texts, recipe
 from mechanome.activations.sequences import sequences
@@ -20,7 +21,8 @@ from mechanome.activations.shards import Shard, dtype_name
 from mechanome.activations.statistics import write_statistics
 from mechanome.activations.store import STATS, STORE, TOKENS, ActivationStore
 from mechanome.activations.writing import ORDERS, Writer, clean, disk_errors, row_bytes
-from mechanome.core.errors import BadInput, BudgetTooSmall
+from mechanome.core.cluster import fan_out
+from mechanome.core.errors import BadInput, BudgetTooSmall, NotServed
 from mechanome.core.files import folder, lock
 from mechanome.core.progress import Bar, notice
 from mechanome.engine import memory
@@ -53,6 +55,7 @@ def harvest(
     seed: int = 0,
     resume: bool = True,
     budget: memory.Budget = None,
+    cluster: str | None = None,
     quiet: bool = False,
 ) -> ActivationStore:
     """Run a model over texts and store its activations.
@@ -79,14 +82,21 @@ def harvest(
         resume: False begins anew what was stopped, and makes a complete store again.
         budget: memory for the run, such as "2GB"; a quarter of what is free by default. It decides how much runs at a
             time.
+        cluster: where the model runs, as in `mechanome.core.cluster.fan_out`; here, if not given. Workers run it on a
+            processor, with as many threads as this process; the bytes are the same on equal processors. Whatever is
+            written is written here.
         quiet: show no progress.
 
     Raises:
         BadInput: fewer tokens than asked for, nothing left after dropping, too little room on the disk, a full disk,
-            another process at work on the same store. NotFinite: a row with NaN. UnknownSite, NotServed: see `Reader`.
-            BudgetTooSmall: not even one sequence fits. What was stored before an error stays, and is gone on from.
+            another process at work on the same store. NotFinite: a row with NaN. UnknownSite, NotServed: see `Reader`;
+            a cluster that cannot be had, or a model on another device than the CPU. BudgetTooSmall: not even one
+            sequence fits. What was stored before an error stays, and is gone on from.
     """
     opened_model(model)
+    if cluster is not None and model.device.type != "cpu":
+        why = f"its workers have none of the kind {model.device.type!r}, where the model is"
+        raise NotServed(f"cluster={cluster!r}", why, "load the model on the CPU, or leave cluster out")
     one_of("order", order, ORDERS)
     kept, drop = dtype_name(dtype), Drop.of(drop)
     shard_rows, seed = count("shard_rows", shard_rows), seed_of(seed)
@@ -111,7 +121,7 @@ def harvest(
         store = ActivationStore.open(path) if (path / STORE).exists() else None
         if store is None or not store.complete:
             _check_room(reader, kept, shard_rows, path, limit, quiet)
-            store = _run(store or _begin(path, reader, made, kept, order, drop), reader, drop, quiet)
+            store = _run(store or _begin(path, reader, made, kept, order, drop), reader, drop, cluster, quiet)
         clean(path)
     return store
 
@@ -125,7 +135,7 @@ def _begin(path: Path, reader: Reader, made: dict[str, Any], dtype: str, order: 
     return store
 
 
-def _run(store: ActivationStore, reader: Reader, drop: Drop, quiet: bool) -> ActivationStore:
+def _run(store: ActivationStore, reader: Reader, drop: Drop, cluster: str | None, quiet: bool) -> ActivationStore:
     """From where a store is to its end."""
     data = reader.data
     reader.at_once = store.at_once  # bits depend on which rows share a pass
@@ -139,16 +149,19 @@ def _run(store: ActivationStore, reader: Reader, drop: Drop, quiet: bool) -> Act
         store.recipe["seed"],
     )
     parts = chunks(data.lengths, _chunk(reader))
-    with Bar("Harvesting tokens", data.tokens, quiet) as bar:
-        for number, wanted in enumerate(parts):
-            tokens = int(data.lengths[wanted].sum())
-            if number < writer.progress.chunks:
-                bar.skip(tokens)
-                continue
-            rows, dropped = kept_rows(reader, wanted, drop, store.medians)
+    tokens = [int(data.lengths[wanted].sum()) for wanted in parts]
+    begun = writer.progress.chunks
+    # What a chunk holds depends on no other, so they may be read anywhere; they are written here, in order.
+    read, threads = KeptRows(reader, drop, store.medians), torch.get_num_threads()
+    with (
+        Bar("Harvesting tokens", data.tokens, quiet) as bar,
+        fan_out(read, parts[begun:], cluster=cluster, threads=threads, quiet=quiet) as found,
+    ):
+        bar.skip(sum(tokens[:begun]))
+        for (rows, dropped), passed in zip(found, tokens[begun:]):
             seq, pos = rows.labels["seq"].numpy(), rows.labels["pos"].numpy()
             writer.add(rows, data.offsets[seq] + pos, dropped)
-            bar.advance(tokens)
+            bar.advance(passed)
     total = sum(writer.progress.lengths)
     if not total:
         raise BadInput("the rows", f"the policy left out all {data.tokens} of them", "drop less, see Drop")

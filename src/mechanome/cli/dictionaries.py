@@ -20,6 +20,7 @@ By = Literal["role", "token class"]
 Out = Annotated[Path, typer.Option(metavar="<folder>", help="Where the run folder goes.")]
 Open = Annotated[bool, typer.Option("--open", help="Open the report in the browser.")]
 Acts = Annotated[Path, typer.Option("--acts", metavar="<folder>", help="What `mechanome harvest` made.")]
+Cluster = Annotated[str | None, typer.Option(metavar="<name>", help="local, auto, or an address of ray.")]
 Seed = Annotated[int, typer.Option(min=0, metavar="<int>", help="Of draws and intervals.")]
 
 _SUFFIX = {"k": 1_000, "M": 1_000_000, "B": 1_000_000_000}
@@ -79,6 +80,7 @@ def harvest(
     budget: Annotated[str | None, typer.Option(metavar="<size>", help="Memory, such as 2GB.")] = None,
     to: Annotated[Path, typer.Option(metavar="<folder>", help="Where stores go.")] = Path("acts"),
     no_resume: Annotated[bool, typer.Option("--no-resume", help="Begin anew what was stopped.")] = False,
+    cluster: Cluster = None,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -112,6 +114,7 @@ def harvest(
             seed=seed,
             resume=not no_resume,
             budget=budget,
+            cluster=cluster,
             quiet=quiet or json,
         )
     kept = {"store": str(store.path), "rows": store.rows, "dropped": store.dropped, "sites": store.widths}
@@ -147,6 +150,7 @@ def fit(
     ] = None,
     revive_every: Annotated[int | None, typer.Option(min=1, metavar="<int>", help="Steps to revive dead ones.")] = None,
     every: Annotated[int, typer.Option(min=1, metavar="<int>", help="Steps between checkpoints.")] = 200,
+    cluster: Cluster = None,
     out: Out = Path("runs"),
     resume: Annotated[Path | None, typer.Option(metavar="<folder>", help="Go on with the run there.")] = None,
     json: Json = False,
@@ -184,6 +188,7 @@ def fit(
                 settings=typed(settings or ()),
                 out=out,
                 quiet=quiet or json,
+                **({} if cluster is None else {"cluster": cluster}),
                 **options,
                 **_ends(site, site_out),
             )

@@ -7,6 +7,7 @@ from mechanome.lazy import offer
 if TYPE_CHECKING:
     from mechanome.core.checkpoints import CheckpointFolder
     from mechanome.core.claims import Claim, Finding, Threshold, Verdict, findings_table, judge
+    from mechanome.core.cluster import fan_out
     from mechanome.core.errors import (
         BadInput,
         BudgetTooSmall,
@@ -84,6 +85,7 @@ __all__ = [
     "benjamini_hochberg",
     "binomial",
     "bootstrap",
+    "fan_out",
     "findings_table",
     "fit",
     "flatten",

@@ -11,16 +11,20 @@ runs/...-fit-ab12cd/ config.yaml         what was asked
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-from mechanome.core import BadInput, Left, RunConfig, RunFolder, verb, write_json
+from mechanome.activations import ActivationStream
+from mechanome.core import BadInput, Bar, Left, RunConfig, RunFolder, verb, write_json
+from mechanome.core.cluster import fan_out
 from mechanome.core.files import lock
 from mechanome.core.whole_runs import expect, whole_run
+from mechanome.dictionaries.architectures import Recipe
 from mechanome.dictionaries.commands.opening import DICTIONARIES, store
 from mechanome.dictionaries.commands.recipes import recipes
 from mechanome.dictionaries.fitting import DictionaryFit, fit
@@ -34,6 +38,8 @@ FEW = 100
 """Steps below which a fit is said to be short."""
 _ARGUMENTS = {"architecture", "acts", "acts_id", "width", "k", "seeds", "around", "settings", "options", "out"}
 """What the configuration holds."""
+
+_Read = Callable[[], ActivationStream]
 
 
 @dataclass(frozen=True)
@@ -127,15 +133,19 @@ def run(
         quiet: no progress.
         options: `batch` rows a step (4096; fewer, down to 64, where a pass would have less than 256 steps), `epochs`
             passes over the store (1; `steps` or `tokens` say otherwise), and any option of `fit`.
+            With `cluster`, as in `mechanome.core.cluster.fan_out`, dictionaries are not fitted side by side: each is a
+            task of its own, with one thread, on machines that see the store and the run folder under the same paths.
 
     Raises:
         BadInput, UnknownName: recipes, sites or options that are none; the folder cannot be made.
-        NotFinite: a loss that is no number; the checkpoint before it stays.
+        NotFinite: a loss that is no number; the checkpoint before it stays. NotServed: the cluster cannot be had.
     """
     recipes(architecture, width, k, around, settings)
     opened = store(acts)
     if len(set(seeds)) < len(seeds) or not seeds:
         raise BadInput(f"seeds {list(seeds)}", "each fits once", "give different ones")
+    if len(set(k)) < len(k):
+        raise BadInput(f"k = {', '.join(map(str, k))}", "each fits once", "give different ones")
     options.setdefault("batch", _batch(opened.rows, options.get("tokens")))
     asked = {
         "architecture": architecture,
@@ -191,31 +201,75 @@ def _work(folder: RunFolder, quiet: bool) -> Outcome:
     given = folder.config.arguments
     expect(VERB, given, _ARGUMENTS)
     acts, seeds, rest = given["acts"], given["seeds"], dict(given["options"])
-    opened = store(acts)
+    opened = store(Path(acts).resolve())  # a worker may stand elsewhere
     if opened.recipe["id"] != given["acts_id"]:
         raise BadInput(str(acts), "it is not the store that this fit was started on", "give that one")
-    stream = opened.stream(
-        batch=rest.pop("batch"), seed=seeds[0], epochs=rest.pop("epochs", 1), sites=rest.pop("sites", None)
-    )
     settings = {name: tuple(v) if isinstance(v, list) else v for name, v in given["settings"].items()}
     made = recipes(given["architecture"], given["width"], given["k"], given["around"], settings)
-    fitted = fit(
-        made,
-        stream,
-        seed=seeds,
-        checkpoint_dir=folder.path / CHECKPOINT,
-        on_metrics=partial(_log, folder),
-        quiet=quiet,
-        **rest,
+    read = partial(
+        opened.stream,
+        batch=rest.pop("batch"),
+        seed=seeds[0],
+        epochs=rest.pop("epochs", 1),
+        sites=rest.pop("sites", None),
     )
+    if (cluster := rest.pop("cluster", None)) is None:
+        checkpoints, log = folder.path / CHECKPOINT, partial(_log, folder)
+        fitted = fit(made, read(), seed=seeds, checkpoint_dir=checkpoints, on_metrics=log, quiet=quiet, **rest)
+        for each in fitted:
+            _write(folder, each)
+    else:
+        fitted = _apart(folder, made, seeds, read, rest, cluster, quiet)
     found = Fits({each.report["name"]: each for each in fitted}, str(acts), max(f.report["seconds"] for f in fitted))
     outcome = Outcome(found, folder.path)
-    for name, each in found.fits.items():
-        if not (folder.path / DICTIONARIES / name).exists():
-            write(each.dictionary, folder.path / DICTIONARIES / name)
     write_json(folder.path / RESULT, outcome.record)
     folder.write_report(document(found, f"mechanome replay {folder.path}").html())
     return outcome
+
+
+def _apart(
+    folder: RunFolder,
+    made: Sequence[Recipe],
+    seeds: Sequence[int],
+    read: _Read,
+    options: Mapping[str, Any],
+    cluster: str,
+    quiet: bool,
+) -> list[DictionaryFit]:
+    """Each recipe with each seed by itself, on a cluster; metrics are logged, and dictionaries written, as they end."""
+    asked = [(n, recipe, seed) for n, (recipe, seed) in enumerate(product(made, seeds), 1)]
+    names = [f"fit {n} of {len(asked)}, {recipe.architecture} with seed {seed}" for n, recipe, seed in asked]
+    task = partial(_by_itself, read, (folder.path / CHECKPOINT).resolve(), options)
+    fitted = []
+    with (
+        Bar("Fitting dictionaries", len(asked), quiet) as bar,
+        fan_out(task, asked, cluster=cluster, names=names, threads=1, quiet=quiet) as found,
+    ):
+        for each in found:
+            if _write(folder, each):
+                for record in each.history:
+                    step, name = int(record["step"]), each.report["name"]
+                    _log(folder, step, {f"{name}/{key}": value for key, value in record.items() if key != "step"})
+            fitted.append(each)
+            bar.advance(remark=each.report["name"])
+    return fitted
+
+
+def _by_itself(
+    read: _Read, checkpoints: Path, options: Mapping[str, Any], asked: tuple[int, Recipe, int]
+) -> DictionaryFit:
+    """One of them, in a worker."""
+    number, recipe, seed = asked
+    return fit(recipe, read(), seed=seed, checkpoint_dir=checkpoints / str(number), quiet=True, **options)
+
+
+def _write(folder: RunFolder, fitted: DictionaryFit) -> bool:
+    """Write a dictionary, unless an earlier run of this folder has; whether it did."""
+    path = folder.path / DICTIONARIES / fitted.report["name"]
+    if path.exists():
+        return False
+    write(fitted.dictionary, path)
+    return True
 
 
 def _log(folder: RunFolder, step: int, metrics: Mapping[str, float]) -> None:
