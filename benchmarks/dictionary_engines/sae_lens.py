@@ -62,7 +62,7 @@ def end_to_end(data: Data, args: Mapping[str, Any]) -> Work:
         training_tokens=args["tokens"],
         train_batch_size_tokens=args["batch"],
         store_batch_size_prompts=prompts,
-        n_batches_in_buffer=4,
+        n_batches_in_buffer=2 * args["batch"] // args["context"],  # it counts batches of one prompt
         n_batches_for_norm_estimate=1,
         exclude_special_tokens=True,
         autocast=autocast,
