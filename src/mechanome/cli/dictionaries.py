@@ -121,7 +121,8 @@ def harvest(
     if json:
         print_json({**kept, "recipe": dict(store.recipe)})
         return
-    said = ", ".join(f"{name} of width {width}" for name, width in store.widths.items())
+    named = [f"{name} of width {width}" for name, width in store.widths.items()]
+    said = ", ".join(named if len(named) <= 3 else [*named[:2], "...", f"{named[-1]}: {len(named)} sites"])
     print(f"{store.rows:,} rows of {said} ({store.dropped:,} left out: first tokens and massive norms)")
     first, *more = store.widths
     ends = "" if not more else f" --site {first}" if len(more) > 1 else f" --site {first} --site-out {more[0]}"
