@@ -16,7 +16,8 @@ from families import build
 from mechanome.activations import Activations, ArrayActivations
 from mechanome.core import BadInput, UnknownName
 from mechanome.dictionaries import TopK
-from mechanome.dictionaries.features import FeatureCards, logit_effects, similar
+from mechanome.dictionaries.features import FeatureCards, logit_effects, page, similar
+from mechanome.dictionaries.features.cards import Example
 
 SITE, D, WIDTH = "resid_post.1", 16, 40
 TEXTS, LENGTH = 30, 20
@@ -248,3 +249,11 @@ def test_refusals() -> None:
         FeatureCards.of(dictionary_of(), [])
     with pytest.raises(BadInput, match="needs a card"):
         cards().page(0)
+
+
+def test_the_line_of_a_latent_shows_its_strongest_token() -> None:
+    words = tuple(f"w{i}" for i in range(30))
+    example = Example(False, 2.0, 0.9, 0, 25, words, tuple(2.0 * (i == 25) for i in range(30)), 25)
+    near, whole = page._context(example, 2.0, near=True), page._context(example, 2.0)
+    assert list(near.tokens) == [f"w{i}" for i in range(20, 29)] and near.values[5] == 1.0
+    assert len(whole.tokens) == 30
