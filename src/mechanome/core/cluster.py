@@ -174,7 +174,7 @@ def _joined(cluster: str, quiet: bool) -> Iterator[Any]:
     except (OSError, ValueError, RuntimeError) as error:
         why = f"no ray answers there ({' '.join(str(error).split())})"
         raise BadInput(
-            f"cluster={cluster!r}", why, "give 'local', 'auto', or the address of a ray that runs"
+            f"cluster={cluster!r}", why, "give 'local', 'auto', or the address of a ray that lets you in"
         ) from error
     try:
         yield ray
