@@ -293,3 +293,15 @@ def test_steering_smollm2_moves_what_it_says() -> None:
     far = model.generate(prompt, max_new_tokens=6, do_sample=False, edits=handle.steer(800.0, unit="value"))
     assert none.tokens == plain.tokens and torch.equal(none.logprobs[0], plain.logprobs[0])
     assert far.tokens != plain.tokens
+
+
+def test_a_dictionary_is_spliced_as_it_is() -> None:
+    model = opened("llama")
+    dictionary = dictionary_of("llama", "resid_post.1")
+    run, kept, gone = (
+        model.run(ROWS, ["resid_post.1"], edits=e)
+        for e in ([], mn.Splice("resid_post.1", dictionary), mn.Splice("resid_post.1", dictionary, keep_error=False))
+    )
+    assert torch.allclose(kept["resid_post.1"], run["resid_post.1"], atol=1e-5)
+    assert torch.allclose(gone["resid_post.1"], dictionary(run["resid_post.1"]), atol=1e-5)
+    assert not torch.allclose(gone["resid_post.1"], run["resid_post.1"], atol=1e-2)

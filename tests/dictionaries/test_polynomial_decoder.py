@@ -92,3 +92,8 @@ def test_retraction_may_wait():
         decoder.after_step()
         off.append((decoder.U.T @ decoder.U - torch.eye(6)).abs().max().item() > 1e-4)
     assert off == [True, True, False]
+
+
+def test_ranks_that_nobody_gave_are_in_the_papers_proportions():
+    assert [tuple(out.shape) for out in PolySAE(1024, k=4).build(48).decoder.C] == [(48, 48), (48, 4), (48, 4)]
+    assert [tuple(out.shape) for out in PolySAE(30, k=4, order=2).build(48).decoder.C] == [(48, 30), (48, 2)]

@@ -30,6 +30,12 @@ class Basis(Protocol):
         ...
 
 
+def as_basis(given: Any) -> Any:
+    """What has a basis as that basis: a dictionary, whose own codes are sparse, gives its latents as coordinates."""
+    make = None if isinstance(given, type) else getattr(given, "basis", None)
+    return make() if callable(make) else given
+
+
 def _matrix(vectors: Any, what: str) -> Tensor:
     try:
         given = torch.as_tensor(vectors)

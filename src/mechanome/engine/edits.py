@@ -20,7 +20,7 @@ from torch import Tensor
 
 from mechanome.core.errors import BadInput, nearest
 from mechanome.engine import plain
-from mechanome.engine.bases import Basis, Directions
+from mechanome.engine.bases import Basis, Directions, as_basis
 from mechanome.engine.frame import Positions
 from mechanome.engine.site import Site, parse
 from mechanome.engine.values import Donor, FromRows, FromRun, Resample, Value, amount, checked, has_gaps
@@ -96,6 +96,7 @@ class Edit:
         object.__setattr__(self, "value", checked(self.value, self.op, self.site))
         object.__setattr__(self, "gaps", has_gaps(self.value))
         if self.basis is not None:
+            object.__setattr__(self, "basis", as_basis(self.basis))
             _check_basis(self.basis, self.site)
         if (self.op == "custom") != callable(self.function):
             why = "'custom' needs a function" if self.op == "custom" else f"'{self.op}' takes no function"
@@ -242,10 +243,11 @@ def Splice(site: str | Site, dictionary: Basis, keep_error: bool = True, **where
 
     With the error kept the splice alone changes nothing; edits of its latents do (give them `basis=dictionary`).
     """
-    _check_basis(dictionary, parse(site))
+    basis = as_basis(dictionary)
+    _check_basis(basis, parse(site))
     if keep_error:
-        return Edit(parse(site), "scale", 1.0, Where(**where), dictionary)
-    return Custom(site, lambda x: dictionary.decode(dictionary.encode(x)), **where)
+        return Edit(parse(site), "scale", 1.0, Where(**where), basis)
+    return Custom(site, lambda x: basis.decode(basis.encode(x)), **where)
 
 
 def FreezeTo(run: Run, sites: Iterable[str | Site] | None = None, **where: Any) -> list[Edit]:

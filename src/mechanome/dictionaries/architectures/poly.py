@@ -22,7 +22,8 @@ class PolySAE(TopK):
 
     Args:
         width, k, ...: as :class:`TopK`.
-        ranks: columns each power uses, descending, one a power; for GPT-2 small (768, 64, 64).
+        ranks: columns each power uses, descending, one a power; for GPT-2 small (768, 64, 64). Empty for the like of
+            it: as many columns as the output is wide (as the width, if that is smaller), a twelfth for higher powers.
         order: highest power, 1 to 3; 1 is a factorized linear autoencoder, the control.
         selection: "topk" or "batchtopk".
         groups: of a Matryoshka loss, as there; empty for none.
@@ -48,7 +49,8 @@ class PolySAE(TopK):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ranks(self.ranks, self.order, self.width)
+        if self.ranks:
+            check_ranks(self.ranks, self.order, self.width)
         if self.selection not in SELECTIONS:
             why = "it does not exist"
             raise UnknownName(f"selection {self.selection!r}", why, nearest(self.selection, SELECTIONS))
@@ -63,8 +65,14 @@ class PolySAE(TopK):
         return SELECTIONS[self.selection](self.k, self.width)
 
     def decoder(self, d_out: int, parts: tuple[int, ...] = ()) -> Decoder:
+        ranks = self.ranks or self._ranks(d_out)
         shared, every = self.shared, self.retract_every
-        return PolynomialDecoder(self.width, d_out, self.ranks, self.groups, shared=shared, retract_every=every)
+        return PolynomialDecoder(self.width, d_out, ranks, self.groups, shared=shared, retract_every=every)
+
+    def _ranks(self, d_out: int) -> tuple[int, ...]:
+        """The paper's proportions."""
+        first = min(d_out, self.width if self.shared else self.width // self.order)
+        return (first, *[max(1, first // 12)] * (self.order - 1))
 
     def rates(self, model: SparseAutoencoder) -> dict[str, float]:
         return {f"decoder.C.{n}": self.power_rate for n in range(1, self.order)}
