@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import resource
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import torch
 from small_models import small, some_texts
 
 from mechanome.activations import Activations, ActivationStore, ArrayActivations, Drop, PlantedFeatures, harvest
-from mechanome.core.errors import BadInput, CorruptFile, NotServed, ShapeMismatch
+from mechanome.core.errors import BadInput, BudgetTooSmall, CorruptFile, NotServed, ShapeMismatch
 
 X = torch.arange(12.0).view(4, 3)
 Q = {"quiet": True, "context": 24}
@@ -43,6 +44,7 @@ def test_a_harvest_may_end_in_a_shard_of_one_row(tmp_path):
     [
         pytest.param({"sites": []}, BadInput, "sites: there are none", id="no site"),
         pytest.param({"sites": "logits"}, NotServed, "before the head", id="logits"),
+        pytest.param({"budget": "1KB"}, BudgetTooSmall, "shards of", id="no room for a shard"),
         pytest.param({"drop": 5}, BadInput, "drop=5", id="drop a number"),
         pytest.param({"bos": "zz"}, BadInput, "bos='zz'", id="bos a word"),
         pytest.param({"bos": None}, BadInput, "bos=None", id="bos nothing"),
@@ -58,7 +60,7 @@ def test_a_harvest_refuses(tmp_path, options, error, said):
     asked = {"texts": some_texts(3), "sites": "resid_post.0", "to": tmp_path, **options}
     with pytest.raises(error, match=said):
         harvest(small(), **asked, **Q)
-    assert not list(tmp_path.glob("*/store.json"))
+    assert not [item for item in tmp_path.rglob("*") if item.is_dir()]
 
 
 def test_a_budget_is_checked_even_where_nothing_runs(tmp_path):
@@ -150,3 +152,50 @@ def test_positions_that_are_none_are_refused(change):
     with pytest.raises(CorruptFile, match="stream position"):
         stream.seek(None if change is None else {**stream.state(), **change})
     assert stream.state()["row"] == 0
+
+
+def test_statistics_that_were_changed_are_found(tmp_path):
+    store = ActivationStore.create(tmp_path / "s", Activations({"a": torch.randn(50, 3)}))
+    file = tmp_path / "s" / "stats.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-3] ^= 0x40
+    file.write_bytes(bytes(content))
+    for use in (lambda s: s.stats("a"), lambda s: s.verify(quiet=True)):
+        with pytest.raises(CorruptFile, match="SHA-256"):
+            use(ActivationStore.open(store.path))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"version": "1"}, {"recipe": None}, {"recipe": {}}, {"widths": 3}, {"shards": None}],
+    ids=["version", "recipe", "no id", "widths", "shards"],
+)
+def test_a_description_with_parts_of_another_kind_is_refused(tmp_path, change):
+    store = ActivationStore.create(tmp_path / "s", Activations({"a": torch.randn(5, 3)}))
+    record = json.loads((store.path / "store.json").read_text())
+    (store.path / "store.json").write_text(json.dumps({**record, **change}))
+    with pytest.raises(CorruptFile):
+        ActivationStore.open(store.path)
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        pytest.param(lambda s: s.rows_of([0.5]), id="half a row"),
+        pytest.param(lambda s: s.rows_of("a"), id="a word for rows"),
+        pytest.param(lambda s: s.rows_of([True]), id="a flag for rows"),
+        pytest.param(lambda s: s.stream(sites=[]), id="no site"),
+        pytest.param(lambda s: s.stream(dtype="fp32"), id="a word for a dtype"),
+        pytest.param(lambda s: s.stream(dtype=torch.int8), id="whole numbers"),
+        pytest.param(lambda s: ActivationStore.create(s.path.with_name("t"), X), id="a tensor stored"),
+    ],
+)
+def test_a_store_refuses(tmp_path, act):
+    store = ActivationStore.create(tmp_path / "s", Activations({"a": torch.randn(5, 3)}))
+    with pytest.raises(BadInput):
+        act(store)
+
+
+def test_values_without_width_are_refused():
+    with pytest.raises(ShapeMismatch, match="no width"):
+        Activations({"a": torch.zeros(3, 0)})

@@ -51,6 +51,8 @@ class Activations:
                     shape = list(x.shape) if isinstance(x, Tensor) else type(x).__name__
                     axes = "[row, d]" if dims == 2 else "[row]"
                     raise ShapeMismatch(f"{kind} '{name}' of {shape}", f"it must be a tensor {axes}", "reshape it")
+                if not x.shape[-1] and dims == 2:
+                    raise ShapeMismatch(f"{kind} '{name}' of {list(x.shape)}", "it has no width", "give at least one")
                 rows = len(x) if rows is None else rows
                 if len(x) != rows:
                     raise ShapeMismatch(f"{kind} '{name}' of {len(x)} rows", f"others have {rows}", "align the rows")

@@ -21,6 +21,7 @@ from mechanome.activations.stream import ActivationStream
 from mechanome.activations.writing import ORDERS, Writer, clean, disk_errors
 from mechanome.core.errors import BadInput, NotFinite
 from mechanome.core.files import atomic_dir
+from mechanome.core.files import sha256 as file_sha256
 from mechanome.engine.asked import count, one_of, seed_of
 
 
@@ -51,6 +52,8 @@ def create(
         raise BadInput(str(path), "it is there already", "name a new folder, or open it with ActivationStore.open")
     if isinstance(source, Activations):
         source = ArrayActivations(source, epochs=1, shuffle=False)
+    if not isinstance(source, ActivationStream):
+        raise BadInput("the source", f"a {type(source).__name__} has no rows", "give Activations, or a stream of them")
     if getattr(source, "epochs", 1) is None:
         raise BadInput("the stream", "it never ends", "make it with epochs=1")
     with disk_errors(Path(path), "free some space; nothing was left there"), atomic_dir(path) as folder:
@@ -79,6 +82,7 @@ def _filled(
     store = ActivationStore(folder, {"id": digest, **recipe}, dict(writer.widths), dtype, order, shards, complete=True)
     parts = {site: (shard.open(folder, site)["activation"] for shard in shards) for site in store.sites}
     write_statistics(folder / STATS, parts)
+    store = replace(store, stats_sha256=file_sha256(folder / STATS))
     store.write()
     clean(folder)
     return store

@@ -23,7 +23,7 @@ from mechanome.activations.store import STATS, STORE, TOKENS, ActivationStore
 from mechanome.activations.writing import ORDERS, Writer, clean, disk_errors, row_bytes
 from mechanome.core.cluster import fan_out
 from mechanome.core.errors import BadInput, BudgetTooSmall, NotServed
-from mechanome.core.files import folder, lock
+from mechanome.core.files import folder, lock, sha256
 from mechanome.core.progress import Bar, notice
 from mechanome.engine import memory
 from mechanome.engine.asked import count, one_of, opened_model, seed_of
@@ -115,7 +115,7 @@ def harvest(
     made = recipe(reader, name, context, drop, dtype=kept, order=order, shard_rows=shard_rows, seed=seed)
     path = Path(to) / made["id"][:16]
     full = "free some space and harvest again: it goes on where it stopped"
-    with disk_errors(path, full), lock(folder(path).with_name(f".{path.name}.lock"), timeout=0):
+    with disk_errors(path, full), lock(folder(path.parent) / f".{path.name}.lock", timeout=0):
         if not resume:
             _clear(path)
         store = ActivationStore.open(path) if (path / STORE).exists() else None
@@ -128,7 +128,7 @@ def harvest(
 
 def _begin(path: Path, reader: Reader, made: dict[str, Any], dtype: str, order: str, drop: Drop) -> ActivationStore:
     """A store without rows: its tokens, its recipe, and the norms that rows are compared with."""
-    reader.data.write(path / TOKENS)
+    reader.data.write(folder(path) / TOKENS)
     medians = median_norms(reader) if drop.sinks else {}
     store = ActivationStore(path, made, dict(reader.widths), dtype, order, medians=medians, at_once=reader.at_once)
     store.write()
@@ -171,6 +171,7 @@ def _run(store: ActivationStore, reader: Reader, drop: Drop, cluster: str | None
     with Bar("Statistics", len(shards) * len(store.sites), quiet) as bar:
         every = {site: _opened(store.path, site, shards, bar) for site in store.sites}
         write_statistics(store.path / STATS, every)
+    done = replace(done, stats_sha256=sha256(store.path / STATS))
     done.write()
     return done
 
@@ -205,7 +206,7 @@ def _check_room(reader: Reader, dtype: str, shard_rows: int, path: Path, limit: 
     rows = -(-reader.at_once // longest)
     reader.at_once = longest * memory.pieces(rows, longest * reader.token_bytes, limit, "sequence", held)
     there = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-    need, free = data.tokens * stored + 2 * shard - there, shutil.disk_usage(path).free
+    need, free = data.tokens * stored + 2 * shard - there, shutil.disk_usage(path.parent).free
     if need > free:
         why = f"the store takes about {memory.show(need, up=True)} more, {memory.show(free)} are free"
         raise BadInput(str(path), why, "ask for fewer tokens or sites, or name a folder on another disk")
@@ -217,7 +218,7 @@ def _check_room(reader: Reader, dtype: str, shard_rows: int, path: Path, limit: 
 def _clear(path: Path) -> None:
     """Remove a store's files; first the one that says it is whole."""
     (path / STORE).unlink(missing_ok=True)
-    for item in path.iterdir():
+    for item in path.glob("*"):
         if item.is_dir():
             shutil.rmtree(item)
         else:

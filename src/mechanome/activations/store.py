@@ -28,10 +28,13 @@ from mechanome.activations.shards import Shard
 from mechanome.activations.statistics import SiteStatistics, read_statistics
 from mechanome.activations.stream import Segmented
 from mechanome.core.errors import BadInput, CorruptFile, UnknownSite, nearest
+from mechanome.core.files import existing, sha256
 from mechanome.core.formats import read_json, write_json
 from mechanome.core.progress import track
+from mechanome.engine.plain import is_integral
 
 FORMAT, VERSION = "activation-store", 1
+_PARTS = {"version": int, "recipe": dict, "widths": dict, "shards": list}
 STORE, TOKENS, STATS = "store.json", "tokens.safetensors", "stats.safetensors"
 
 
@@ -47,7 +50,7 @@ class ActivationStore:
         order: "shuffled" or "sequence".
         shards: the rows, in pieces.
         dropped: how many rows the policy left out. medians: per site, the norm that rows were compared with.
-        at_once: tokens of a forward pass.
+        at_once: tokens of a forward pass. stats_sha256: of the file of statistics; empty in older stores.
         complete: whether the harvest has ended; if not, harvest again with the same arguments.
     """
 
@@ -60,6 +63,7 @@ class ActivationStore:
     dropped: int = 0
     medians: Mapping[str, float] = field(default_factory=dict, repr=False)
     at_once: int = 0
+    stats_sha256: str = ""
     complete: bool = False
     _checked: dict[tuple[str, int], dict[str, Tensor]] = field(default_factory=dict, repr=False)
 
@@ -79,7 +83,11 @@ class ActivationStore:
         record = read_json(folder / STORE)
         if not isinstance(record, dict) or record.pop("format", None) != FORMAT:
             raise CorruptFile(str(folder / STORE), "it does not describe an activation store", "harvest again")
-        if record.pop("version", 0) > VERSION:
+        odd = [name for name, kind in _PARTS.items() if not isinstance(record.get(name), kind)]
+        if odd or "id" not in record["recipe"]:
+            why = f"it misses parts ({', '.join(odd) or 'the id of its recipe'})"
+            raise CorruptFile(str(folder / STORE), why, "harvest again")
+        if record.pop("version") > VERSION:
             raise CorruptFile(str(folder / STORE), "a newer mechanome wrote it", "update mechanome")
         try:
             shards = tuple(Shard(i, each["rows"], each["sha256"]) for i, each in enumerate(record.pop("shards")))
@@ -96,7 +104,7 @@ class ActivationStore:
 
     def write(self) -> None:
         """Write `store.json`."""
-        names = ("recipe", "widths", "dtype", "order", "dropped", "medians", "at_once", "complete")
+        names = ("recipe", "widths", "dtype", "order", "dropped", "medians", "at_once", "stats_sha256", "complete")
         kept = {name: getattr(self, name) for name in names}
         shards = [shard.record() for shard in self.shards]
         write_json(self.path / STORE, {"format": FORMAT, "version": VERSION, **kept, "shards": shards})
@@ -133,6 +141,7 @@ class ActivationStore:
     @cached_property
     def _statistics(self) -> dict[str, SiteStatistics]:
         self._refuse_incomplete()
+        self._check_statistics()
         return read_statistics(self.path / STATS)
 
     def stats(self, site: Any = None) -> SiteStatistics:
@@ -152,6 +161,7 @@ class ActivationStore:
         self._refuse_incomplete()
         if self.has_tokens and self.sequences.sha256 != self.recipe["data"]:
             raise CorruptFile(str(self.path / TOKENS), "these are other tokens", "harvest with resume=False")
+        self._check_statistics()
         every = [(shard, site) for shard in self.shards for site in self.sites]
         for shard, site in track(every, "Verifying", quiet=quiet):
             shard.check(self.path, site)
@@ -170,7 +180,13 @@ class ActivationStore:
         """
         self._refuse_incomplete()
         names = self._sites(sites)
-        wanted = np.asarray(torch.as_tensor(indices), np.int64).reshape(-1)
+        try:
+            asked = torch.as_tensor(indices)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise BadInput(f"rows {indices!r}", f"they are no numbers ({error})", "give whole numbers") from error
+        if asked.numel() and not is_integral(asked):
+            raise BadInput("rows", f"{asked.dtype} counts none", "give whole numbers, counted from 0")
+        wanted = np.asarray(asked, np.int64).reshape(-1)
         if len(wanted) and not 0 <= wanted.min() <= wanted.max() < self.rows:
             raise BadInput(f"rows {wanted.min()} to {wanted.max()}", f"there are {self.rows}", "count from 0")
         ends = np.cumsum([shard.rows for shard in self.shards])
@@ -217,6 +233,11 @@ class ActivationStore:
             self._checked[site, number] = shard.open(self.path, site)
         return self._checked[site, number]
 
+    def _check_statistics(self) -> None:
+        file = existing(self.path / STATS)
+        if self.stats_sha256 and sha256(file) != self.stats_sha256:
+            raise CorruptFile(str(file), "it was changed: its SHA-256 differs", "harvest with resume=False")
+
     def _refuse_incomplete(self) -> None:
         if not self.complete:
             raise BadInput(str(self.path), "its harvest has not ended", "harvest again: it goes on where it stopped")
@@ -233,7 +254,10 @@ class ActivationStore:
     def _sites(self, sites: Iterable[Any] | None) -> tuple[str, ...]:
         if sites is None:
             return self.sites
-        return tuple(self._site(site) for site in ([sites] if isinstance(sites, str) else sites))
+        found = tuple(map(self._site, [sites] if isinstance(sites, str) or not isinstance(sites, Iterable) else sites))
+        if not found:
+            raise BadInput("sites", "there are none", f"name some of {', '.join(self.sites)}, or leave them out")
+        return found
 
     def __repr__(self) -> str:
         sites = ", ".join(f"{site} [{self.rows}, {d}]" for site, d in self.widths.items())
@@ -255,6 +279,8 @@ class StoreStream(Segmented):
         dtype: torch.dtype,
     ) -> None:
         store._refuse_incomplete()
+        if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+            raise BadInput(f"dtype={dtype!r}", "activations are real numbers", "give torch.float32, say")
         self.store, self.shuffle, self._names = store, shuffle, sites
         super().__init__(batch, seed, epochs, {"store": store.recipe["id"], "shuffle": shuffle}, dtype)
         # Rows of a store in sequence order must be drawn from everywhere, not from one shard at a time.

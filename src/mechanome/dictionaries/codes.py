@@ -42,6 +42,9 @@ class SparseCodes:
         if self.indices.shape != self.values.shape or self.indices.dim() != 1:
             why = f"{list(self.indices.shape)} indices and {list(self.values.shape)} values"
             raise ShapeMismatch("sparse codes", why, "give one value for each index")
+        if self.offsets.dim() != 1 or not len(self.offsets) or int(self.offsets[-1]) != len(self.indices):
+            why = f"{len(self.indices)} values, and offsets that do not end there"
+            raise ShapeMismatch("sparse codes", why, "let offsets go from 0 to the number of values")
 
     @classmethod
     def at(cls, pattern: Pattern, values: Tensor) -> SparseCodes:
@@ -98,11 +101,21 @@ class SparseCodes:
         return z.index_put((self.pattern.flat,), self.values).view(self.rows, self.width)
 
     def matmul(self, weight: Tensor) -> Tensor:
-        """Code times a matrix `[latent, d]`: `[row, d]`; differentiable in both."""
+        """Code times a matrix `[latent, d]`: `[row, d]`; differentiable in both.
+
+        Raises:
+            ShapeMismatch: a matrix of another number of latents.
+        """
+        _check_rows(weight, self.width, "latents")
         return weighted_rows(self.values, weight, self.pattern)
 
     def t_matmul(self, x: Tensor) -> Tensor:
-        """Transposed code times rows `[row, d]`: `[latent, d]`."""
+        """Transposed code times rows `[row, d]`: `[latent, d]`.
+
+        Raises:
+            ShapeMismatch: another number of rows.
+        """
+        _check_rows(x, self.rows, "rows")
         return transposed_product(self.pattern, self.values, x)
 
     def counts(self) -> Tensor:
@@ -131,9 +144,17 @@ class SparseCodes:
         return picked.index_put((self.pattern.rows[hit], at[hit]), self.values[hit])[:, column]
 
     def take(self, rows: Sequence[int] | Tensor) -> SparseCodes:
-        """The code of some rows, in the order asked for; rows may repeat. A mask `[row]` takes where it is true."""
+        """The code of some rows, in the order asked for; rows may repeat. A mask `[row]` takes where it is true.
+
+        Raises:
+            BadInput: a row that does not exist, or a mask of another length.
+        """
         wanted = torch.as_tensor(rows, device=self.offsets.device)
-        wanted = wanted.nonzero().squeeze(1) if wanted.dtype == torch.bool else wanted
+        if wanted.dtype == torch.bool:
+            _check_rows(wanted, self.rows, "rows")
+            wanted = wanted.nonzero().squeeze(1)
+        if len(wanted) and (wanted.is_floating_point() or int(wanted.min()) < 0 or int(wanted.max()) >= self.rows):
+            raise BadInput("rows of a code", f"there are {self.rows}", "give whole numbers, counted from 0")
         lengths = self.offsets.diff()[wanted]
         offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
         within = torch.arange(int(offsets[-1]), device=offsets.device)
@@ -144,3 +165,8 @@ class SparseCodes:
         """As `Tensor.to`: a device moves everything, a dtype only changes the values."""
         values = self.values.to(*args, **kwargs)
         return SparseCodes(self.indices.to(values.device), values, self.offsets.to(values.device), self.width)
+
+
+def _check_rows(x: Tensor, n: int, what: str) -> None:
+    if not x.dim() or len(x) != n:
+        raise ShapeMismatch(f"a tensor of shape {list(x.shape)}", f"the code has {n} {what}", "give a row for each")

@@ -91,6 +91,9 @@ class Dictionary(nn.Module):
             ShapeMismatch: codes of another width.
             BadInput: a skip connection, and no `x`.
         """
+        if not isinstance(codes, SparseCodes):
+            why = f"a {type(codes).__name__} is none"
+            raise ShapeMismatch("codes", why, "give what encode returned, or SparseCodes.of_dense(z)")
         if codes.width != self.spec.width:
             why = f"the codes have {codes.width} latents, the dictionary {self.spec.width}"
             raise ShapeMismatch("codes", why, "decode with the dictionary that encoded")
@@ -146,6 +149,9 @@ class Dictionary(nn.Module):
 
     def rows_of(self, x: Tensor) -> Tensor:
         """Activations `[..., d_in]` as float32 rows `[row, d_in]`."""
+        if not isinstance(x, Tensor) or not x.dim() or x.is_complex():
+            what = f"a {x.dtype} of shape {list(x.shape)}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
+            raise ShapeMismatch("activations", f"{what} has no rows of real numbers", "give a tensor [..., d_in]")
         if x.shape[-1] != self.spec.d_in:
             why = f"they have width {x.shape[-1]}, the dictionary reads {self.spec.d_in}"
             where = f" of {', '.join(self.spec.sites_in)}" if self.spec.sites_in else ""

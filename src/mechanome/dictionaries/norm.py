@@ -52,8 +52,9 @@ class Affine:
         """
         if kind not in KINDS:
             raise UnknownName(f"normalization {kind!r}", "it does not exist", nearest(kind, KINDS))
-        if x.dim() != 2:
-            raise ShapeMismatch(f"activations of shape {list(x.shape)}", "they must be [row, d]", "flatten the rows")
+        if not isinstance(x, Tensor) or x.dim() != 2:
+            shape = list(x.shape) if isinstance(x, Tensor) else type(x).__name__
+            raise ShapeMismatch(f"activations of shape {shape}", "they must be [row, d]", "flatten the rows")
         if len(x) < (x.shape[1] + 1 if kind == "whiten" else 1):
             raise TooFewRows(f"{len(x)} rows to estimate {kind!r}", f"d is {x.shape[1]}", "give more rows")
         if not bool(torch.isfinite(x).all()):

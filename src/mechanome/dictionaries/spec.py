@@ -9,6 +9,16 @@ from typing import Any
 from mechanome.core.errors import CorruptFile
 from mechanome.engine.asked import count
 
+_JSON: dict[str, tuple[type, ...]] = {
+    "architecture": (str,),
+    "sites_in": (list, tuple),
+    "sites_out": (list, tuple),
+    "site_widths": (list, tuple),
+    "settings": (Mapping,),
+    "provenance": (Mapping,),
+}
+"""What a spec's parts are in a file; sizes are checked in any case."""
+
 
 @dataclass(frozen=True)
 class DictionarySpec:
@@ -49,10 +59,15 @@ class DictionarySpec:
         """Read :meth:`as_json`.
 
         Raises:
-            CorruptFile: a key is missing or unknown.
+            CorruptFile: a key is missing or unknown, or its value is of another kind.
         """
+        if not isinstance(content, Mapping):
+            raise CorruptFile("dictionary spec", f"a {type(content).__name__} is none", "write it again")
         known = cls.__dataclass_fields__.keys()
         if wrong := sorted(content.keys() ^ known):
             raise CorruptFile("dictionary spec", f"missing or unknown: {', '.join(wrong)}", "write it again")
+        for name, kind in _JSON.items():
+            if not isinstance(content[name], kind):
+                raise CorruptFile("dictionary spec", f"its {name} is {content[name]!r}", "write it again")
         tuples = {name: tuple(content[name]) for name in ("sites_in", "sites_out", "site_widths")}
         return cls(**{**content, **tuples})

@@ -55,6 +55,8 @@ def recipes(
     if k and "k" not in {f.name for f in fields(kind)}:
         why = f"'{architecture}' does not say how many latents are active"
         raise BadInput(f"k = {', '.join(map(str, k))}", why, f"leave it out; settings: {', '.join(sorted(known))}")
+    if len(set(k)) < len(k):
+        raise BadInput(f"k = {', '.join(map(str, k))}", "each fits once", "give different ones")
     made = [kind(width, **given, **active) for active in ([{"k": each} for each in k] or [{}])]
     return made if around is None else [ARCHITECTURES[around](inner=each) for each in made]  # type: ignore[call-arg]
 

@@ -1,6 +1,7 @@
 """Mechanome's own folder: everything, exactly, and beside it what SAELens can load.
 
-`mechanome.json` says what the dictionary is, `weights.safetensors` holds its tensors bit for bit. Where SAELens has an
+`mechanome.json` says what the dictionary is, `weights.safetensors` holds its tensors bit for bit, which its SHA-256
+beside the spec shows. Where SAELens has an
 architecture for it, `cfg.json` and `sae_weights.safetensors` are a second view for that tool (norms folded); they are
 never read back.
 """
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mechanome.core.errors import BadInput, CorruptFile
+from mechanome.core.files import existing, sha256
 from mechanome.core.formats import read_json, write_json
 from mechanome.core.tensor_files import read_tensors, write_tensors
 from mechanome.dictionaries.architectures import recipe_of
@@ -22,6 +24,7 @@ from mechanome.dictionaries.norm import Affine
 from mechanome.dictionaries.spec import DictionarySpec
 
 FORMAT, VERSION = "dictionary", 1
+WEIGHTS = "weights.safetensors"
 
 
 def detect(path: Path) -> bool:
@@ -32,9 +35,9 @@ def detect(path: Path) -> bool:
 def write(dictionary: Dictionary, folder: Path) -> None:
     """Fill a folder."""
     kinds = {"norm": dictionary.norm.kind, "norm_out": dictionary.norm_out.kind}
+    write_tensors(folder / WEIGHTS, dictionary.state_dict(), format=FORMAT, version=VERSION)
     content = {"format": FORMAT, "version": VERSION, "spec": dictionary.spec.as_json(), **kinds}
-    write_json(folder / "mechanome.json", content)
-    write_tensors(folder / "weights.safetensors", dictionary.state_dict(), format=FORMAT, version=VERSION)
+    write_json(folder / "mechanome.json", {**content, "weights_sha256": sha256(folder / WEIGHTS)})
     if saelens.writable(dictionary):
         saelens.write(dictionary, folder)
 
@@ -50,7 +53,10 @@ def read(path: Path, told: Told) -> Dictionary:
         raise BadInput(str(path), "its spec says where it reads and writes", "leave site out")
     content = _checked(read_json(path / "mechanome.json"), path)
     spec = DictionarySpec.of_json(content["spec"])
-    file = path / "weights.safetensors"
+    file = path / WEIGHTS
+    # A folder without a hash is older; of its tensors only shapes and finiteness can be checked.
+    if "weights_sha256" in content and existing(file) and sha256(file) != content["weights_sha256"]:
+        raise CorruptFile(str(file), "it was changed since it was written: its SHA-256 differs", "write it again")
     stored = read_tensors(file, format=FORMAT, version=VERSION, finite=True)
     ends = {}
     for end in ("norm", "norm_out"):
@@ -74,6 +80,8 @@ def _checked(content: Any, folder: Path) -> dict[str, Any]:
         raise CorruptFile(str(folder), "its mechanome.json is not of a dictionary", "give a dictionary's folder")
     if missing := {"version", "spec", "norm", "norm_out"} - content.keys():
         raise CorruptFile(str(folder), f"its mechanome.json misses {', '.join(sorted(missing))}", "write it again")
+    if not isinstance(content["version"], int):
+        raise CorruptFile(str(folder), f"its version is {content['version']!r}", "write it again")
     if content["version"] > VERSION:
         raise CorruptFile(str(folder), f"version {content['version']} is newer than {VERSION}", "update mechanome")
     return content

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from mechanome.activations import Activations
 from mechanome.core import BadInput, Table, TooFewRows
+from mechanome.dictionaries.dictionary import Dictionary
 from mechanome.dictionaries.metrics.legacy import LegacySums
 from mechanome.dictionaries.metrics.loss_recovered import First, ce_recovered
 from mechanome.dictionaries.metrics.matching import planted_mcc
@@ -22,11 +24,9 @@ from mechanome.dictionaries.metrics.reconstruction import ReconstructionSums, re
 from mechanome.dictionaries.metrics.results import Result, Source, results_table
 from mechanome.dictionaries.metrics.sparsity import FiringCounts, sparsity_measures
 from mechanome.dictionaries.metrics.splits import EVERY, By, Split, chosen, splits
-from mechanome.engine.asked import count
+from mechanome.engine.asked import count, seed_of
 
 if TYPE_CHECKING:
-    from mechanome.activations import Activations
-    from mechanome.dictionaries.dictionary import Dictionary
     from mechanome.engine import Model
     from mechanome.engine import memory as sizes
     from mechanome.engine.inputs import Inputs
@@ -103,6 +103,11 @@ def evaluate(
     named = dict(dictionaries) if isinstance(dictionaries, Mapping) else {"dictionary": dictionaries}
     if not named:
         raise BadInput("dictionaries", "there are none", "give at least one")
+    if wrong := [name for name, each in named.items() if not isinstance(each, Dictionary)]:
+        raise BadInput(
+            wrong[0], f"a {type(named[wrong[0]]).__name__} is no dictionary", "give what fit or load returned"
+        )
+    seed = seed_of(seed)
     if (model is None) != (texts is None):
         raise BadInput("loss recovered", "it needs a model and texts", "give both, or neither")
     known = getattr(model, "tokenizer", None) if tokenizer is None else tokenizer
@@ -158,6 +163,10 @@ def batches(data: Iterable[Activations] | Any, rows: int | None = None) -> Itera
         raise BadInput("this stream", "it has no end", "say how many rows, or give a stream of one epoch")
     left = None if rows is None else count("rows", rows)
     for batch in stream:
+        if not isinstance(batch, Activations):
+            raise BadInput(
+                "the data", f"they give a {type(batch).__name__}", "wrap rows as ArrayActivations(x, epochs=1)"
+            )
         part = batch if left is None else batch.take(slice(0, left))
         yield part
         if left is not None:
