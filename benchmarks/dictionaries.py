@@ -71,6 +71,9 @@ def _steps(engine: str, **changed: Any) -> Side:
 def step_rows(subject: Subject) -> Iterator[Row]:
     """The same steps by each; active latents chosen in float32."""
     work = f"TopK autoencoder, {STEPS} steps of {BATCH} rows, d=576, F={WIDTH}, k={K}"
+    low = _steps("mechanome", select="bf16")
+    theirs = _steps("sae-lens", autocast=True)
+    yield Row(f"{work}, chosen in bf16", "sae-lens: SAETrainer, autocast", low, theirs, tolerance=_SAME)
     for engine, words, goal, changed in (
         ("sae-lens", "SAETrainer", 5.0, {}),
         ("sae-lens", "SAETrainer, use_sparse_activations", None, {"sparse": True}),
@@ -109,14 +112,14 @@ def pipeline_rows(subject: Subject) -> Iterator[Row]:
         "lr": 1e-3,
     }
     warm = {"tokens": 1024, "width": 256, "k": 8, "count": 1, "batch": 256}
-    ours = Side("mechanome", "end_to_end", request, warm)
     work = f"text to 8 TopK autoencoders of layer {LAYER}, {8 * BATCH:,} tokens, F={WIDTH}, k={K}"
-    for words, goal, changed in (
-        ("MultiSAETrainingRunner", 4.0, {}),
-        ("MultiSAETrainingRunner, autocast_lm and autocast", None, {"autocast": True}),
+    for chosen, words, goal, changed in (
+        ("", "MultiSAETrainingRunner", 4.0, {}),
+        (", chosen in bf16", "MultiSAETrainingRunner, autocast_lm and autocast", None, {"autocast": True}),
     ):
+        ours = Side("mechanome", "end_to_end", {**request, "select": "bf16" if chosen else "exact"}, warm)
         theirs = Side("sae-lens", "end_to_end", {**request, **changed}, warm)
-        yield Row(work, f"sae-lens: {words}", ours, theirs, tolerance=_END_TO_END, rounds=3, goal=goal)
+        yield Row(work + chosen, f"sae-lens: {words}", ours, theirs, tolerance=_END_TO_END, rounds=3, goal=goal)
 
 
 def growths(subject: Subject) -> Iterator[Growth]:

@@ -49,6 +49,7 @@ def end_to_end(data: Data, args: Mapping[str, Any]) -> Work:
                 lr=args["lr"],
                 warmup=0.0,
                 decay=0.0,
+                select=args["select"],
                 seed=range(args["count"]),
                 quiet=True,
             )

@@ -22,7 +22,7 @@ _SILENT = LoggingConfig(log_to_wandb=False)
 
 
 def steps(data: Data, args: Mapping[str, Any]) -> Work:
-    """Train for some steps; `sparse` asks for its sparse activations."""
+    """Train for some steps; `sparse` asks for its sparse activations, `autocast` for bfloat16."""
     request = Request.of(data, args)
     sae = TopKTrainingSAE(_config(request.directions.shape, request.k, args.get("sparse", False)))
     _start(sae, request.directions, request.mean)
@@ -31,6 +31,7 @@ def steps(data: Data, args: Mapping[str, Any]) -> Work:
         train_batch_size_samples=request.batch,
         lr=request.lr,
         lr_end=request.lr,
+        autocast=args.get("autocast", False),
         logger=_SILENT,
     )
     trainer = SAETrainer(config, sae, request.batches())
