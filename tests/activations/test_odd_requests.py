@@ -15,7 +15,15 @@ import pytest
 import torch
 from small_models import small, some_texts
 
-from mechanome.activations import Activations, ActivationStore, ArrayActivations, Drop, PlantedFeatures, harvest
+from mechanome.activations import (
+    Activations,
+    ActivationStore,
+    ArrayActivations,
+    Drop,
+    ModelActivations,
+    PlantedFeatures,
+    harvest,
+)
 from mechanome.core.errors import BadInput, BudgetTooSmall, CorruptFile, NotServed, ShapeMismatch
 
 X = torch.arange(12.0).view(4, 3)
@@ -132,6 +140,12 @@ def test_a_limit_on_the_size_of_files_loses_nothing(tmp_path):
         pytest.param(lambda: Drop(max_norm_multiple=float("inf")), BadInput, "sinks=False", id="infinite multiple"),
         pytest.param(lambda: Drop(positions=(0.5,)), BadInput, "positions", id="half a position"),
         pytest.param(lambda: Drop(positions="ab"), BadInput, "positions", id="positions as text"),
+        pytest.param(
+            lambda: ModelActivations(small(), some_texts(3), "resid_post.0", context=24, dtype="fp32"),
+            BadInput,
+            "dtype='fp32'",
+            id="a dtype as text",
+        ),
         pytest.param(lambda: PlantedFeatures(2.5, 4), BadInput, "n_features=2.5", id="half a feature"),
         pytest.param(lambda: PlantedFeatures(4, 4, noise=float("nan")), BadInput, "noise", id="noise nan"),
         pytest.param(lambda: PlantedFeatures(4, 4, hierarchy=[1]), BadInput, "hierarchy", id="hierarchy a list"),

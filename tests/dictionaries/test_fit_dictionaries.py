@@ -322,3 +322,8 @@ def test_what_is_no_stream_is_refused(stream):
 def test_what_is_no_recipe_is_refused(recipe):
     with pytest.raises(BadInput, match="it is no recipe"):
         fit(recipe, ArrayActivations(torch.randn(20, 6)), steps=1, quiet=True)
+
+
+def test_a_fit_that_breaks_while_it_revives_says_so():
+    with pytest.raises(NotFinite, match="step"):
+        fit(TopK(64, k=2, dead_after=20), planted(20), steps=60, lr=1e30, revive_every=1, quiet=True)

@@ -12,7 +12,7 @@ from mechanome.core.errors import BadInput, CorruptFile, MechanomeError, ShapeMi
 from mechanome.dictionaries import Dictionary, TopK
 from mechanome.dictionaries.codes import SparseCodes
 from mechanome.dictionaries.commands.recipes import recipes
-from mechanome.dictionaries.metrics import evaluate
+from mechanome.dictionaries.metrics import ce_recovered, evaluate
 from mechanome.dictionaries.norm import Affine
 
 X = torch.randn(20, 6, generator=torch.Generator().manual_seed(0))
@@ -53,6 +53,7 @@ def test_activations_that_are_none_are_refused(dictionary, x):
         ),
         pytest.param(lambda d, z: Affine.estimate([[1.0]]), ShapeMismatch, id="a list of rows"),
         pytest.param(lambda d, z: evaluate({"a": None}, ArrayActivations(X, epochs=1)), BadInput, id="no dictionary"),
+        pytest.param(lambda d, z: ce_recovered(None, 5, []), BadInput, id="a number for a dictionary"),
         pytest.param(lambda d, z: evaluate(d, X), BadInput, id="bare rows"),
         pytest.param(lambda d, z: evaluate(d, ArrayActivations(X, epochs=1), seed=-1), BadInput, id="negative seed"),
         pytest.param(lambda d, z: recipes("topk", 12, [2, 2]), BadInput, id="k twice"),

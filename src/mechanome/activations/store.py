@@ -279,8 +279,6 @@ class StoreStream(Segmented):
         dtype: torch.dtype,
     ) -> None:
         store._refuse_incomplete()
-        if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-            raise BadInput(f"dtype={dtype!r}", "activations are real numbers", "give torch.float32, say")
         self.store, self.shuffle, self._names = store, shuffle, sites
         super().__init__(batch, seed, epochs, {"store": store.recipe["id"], "shuffle": shuffle}, dtype)
         # Rows of a store in sequence order must be drawn from everywhere, not from one shard at a time.

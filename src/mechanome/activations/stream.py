@@ -64,6 +64,8 @@ class Segmented(ABC):
     ) -> None:
         self.batch, self.seed = count("batch", batch), seed_of(seed)
         self.epochs = None if epochs is None else count("epochs", epochs)
+        if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+            raise BadInput(f"dtype={dtype!r}", "activations are real numbers", "give torch.float32, say")
         self.dtype = dtype
         self._identity = {"batch": self.batch, "seed": self.seed, **identity}
         self._epoch = self._segment = self._row = 0

@@ -28,7 +28,8 @@ def revive(
         error: what the reconstruction misses `[row, d_out]`.
         crew: the first process draws for all.
     """
-    weights = error.square().sum(1) + 1e-12
+    # A row that is no number is not drawn; the fit refuses the loss of this step right after.
+    weights = error.square().sum(1).nan_to_num(0.0, 0.0).clamp_max(1e30) + 1e-12
     rows = torch.multinomial(weights, len(dead), replacement=True)
     seen = x[rows] if model.shift is None else x[rows] - model.shift
     missed = error[rows]

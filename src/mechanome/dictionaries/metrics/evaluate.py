@@ -17,7 +17,7 @@ from mechanome.activations import Activations
 from mechanome.core import BadInput, Table, TooFewRows
 from mechanome.dictionaries.dictionary import Dictionary
 from mechanome.dictionaries.metrics.legacy import LegacySums
-from mechanome.dictionaries.metrics.loss_recovered import First, ce_recovered
+from mechanome.dictionaries.metrics.loss_recovered import First, by_name, ce_recovered
 from mechanome.dictionaries.metrics.matching import planted_mcc
 from mechanome.dictionaries.metrics.measure import Measure
 from mechanome.dictionaries.metrics.reconstruction import ReconstructionSums, reconstruction_measures
@@ -100,13 +100,7 @@ def evaluate(
         BadInput: a model without texts or the reverse, no dictionary, a label that a split needs and is not there.
         TooFewRows: no rows. NotFinite, ShapeMismatch, UnknownSite: rows that do not fit.
     """
-    named = dict(dictionaries) if isinstance(dictionaries, Mapping) else {"dictionary": dictionaries}
-    if not named:
-        raise BadInput("dictionaries", "there are none", "give at least one")
-    if wrong := [name for name, each in named.items() if not isinstance(each, Dictionary)]:
-        raise BadInput(
-            wrong[0], f"a {type(named[wrong[0]]).__name__} is no dictionary", "give what fit or load returned"
-        )
+    named = by_name(dictionaries)
     seed = seed_of(seed)
     if (model is None) != (texts is None):
         raise BadInput("loss recovered", "it needs a model and texts", "give both, or neither")

@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 from mechanome.core import BadInput, Table
+from mechanome.dictionaries.dictionary import Dictionary
 from mechanome.dictionaries.metrics.measure import Measure, measure, ratio_interval
 from mechanome.dictionaries.metrics.suffix import Losses, Suffix
 from mechanome.engine.asked import one_of
 
 if TYPE_CHECKING:
-    from mechanome.dictionaries.dictionary import Dictionary
     from mechanome.engine import Model, Site
     from mechanome.engine import memory as sizes
     from mechanome.engine.inputs import Inputs
@@ -127,7 +127,7 @@ def ce_recovered(
         NotServed, UnknownSite, ShapeMismatch: as `Suffix`.
     """
     one_of("first", first, _SAID, "there is no such choice")
-    named = dict(dictionaries) if isinstance(dictionaries, Mapping) else {"dictionary": dictionaries}
+    named = by_name(dictionaries)
     reads, writes = _sites(named, site)
     suffix = Suffix(model, inputs, writes, reads=() if reads == writes else (reads,), budget=budget)
     own, read = suffix.values(), suffix.values(reads)
@@ -150,11 +150,25 @@ def made(dictionary: Dictionary, x: Tensor) -> Tensor:
     return dictionary.decode(dictionary.encode(own), own).to(x)
 
 
+def by_name(dictionaries: Dictionary | Mapping[str, Dictionary]) -> dict[str, Dictionary]:
+    """Dictionaries by name; a single one is called "dictionary".
+
+    Raises:
+        BadInput: none, or something that is no dictionary.
+    """
+    named = dict(dictionaries) if isinstance(dictionaries, Mapping) else {"dictionary": dictionaries}
+    if not named:
+        raise BadInput("dictionaries", "there are none", "give at least one, under a name")
+    if wrong := [name for name, each in named.items() if not isinstance(each, Dictionary)]:
+        kind = type(named[wrong[0]]).__name__
+        raise BadInput(f"'{wrong[0]}'", f"a {kind} is no dictionary", "give what fit or load returned")
+    return named
+
+
 def _sites(named: Mapping[str, Dictionary], site: str | Site | None) -> tuple[str, str]:
     clash = [name for name in named if name in _BASELINES]
-    if not named or clash:
-        why = f"'{clash[0]}' names a baseline" if clash else "there are none"
-        raise BadInput("dictionaries", why, "give at least one, under another name")
+    if clash:
+        raise BadInput("dictionaries", f"'{clash[0]}' names a baseline", "give it another name")
     if site is not None:
         return str(site), str(site)
     pairs = {(d.spec.sites_in, d.spec.sites_out) for d in named.values()}
