@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -38,5 +39,6 @@ def sleeping(folder):
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored where tests run in the background
     with fan_out(sleeping, [Path(sys.argv[1])] * 2, cluster="local") as results:
         list(results)
