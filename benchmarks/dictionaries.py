@@ -32,8 +32,15 @@ ENGINES = {
 LAYER, WIDTH, K, BATCH, STEPS = 15, 9216, 32, 2048, 10
 _STEPS = {"width": WIDTH, "k": K, "batch": BATCH, "steps": STEPS, "lr": 1e-3}
 _BRIEF = {"width": 256, "k": 8, "batch": 64, "steps": 2}
+_LEARNING = {"mechanome": 5e-3, "sparsify": 5e-3, "sae-lens": 4e-3}
+"""Rates at which each comes to the same FVU: the decoder rows of SAELens have free lengths, so it learns faster at one
+rate; the best of a sweep was 0.361 for ours (6e-3) and 0.368 for SAELens (4e-3)."""
+_LONGER = {"batch": 512, "steps": 55}
+"""What FVU is compared after: as many rows, more steps."""
 _SAME = 0.02
 """FVU after equal tokens, relative."""
+_FEW_STEPS = 0.1
+"""The same after four steps at one learning rate, where only cost is of interest."""
 _SELECTED = 0.005
 """The same where only the choice of active latents is made in low precision."""
 _END_TO_END = 0.1
@@ -68,11 +75,16 @@ def _steps(engine: str, **changed: Any) -> Side:
     return Side(engine, "steps", {**_STEPS, **changed}, _BRIEF)
 
 
+def _learned(engine: str, **changed: Any) -> Side:
+    request = {**_STEPS, "lr": _LEARNING[engine], **changed}
+    return Side(engine, "steps", request, _BRIEF, check=_LONGER)
+
+
 def step_rows(subject: Subject) -> Iterator[Row]:
     """The same steps by each; active latents chosen in float32."""
     work = f"TopK autoencoder, {STEPS} steps of {BATCH} rows, d=576, F={WIDTH}, k={K}"
-    low = _steps("mechanome", select="bf16")
-    theirs = _steps("sae-lens", autocast=True)
+    low = _learned("mechanome", select="bf16")
+    theirs = _learned("sae-lens", autocast=True)
     yield Row(f"{work}, chosen in bf16", "sae-lens: SAETrainer, autocast", low, theirs, tolerance=_SAME)
     for engine, words, goal, changed in (
         ("sae-lens", "SAETrainer", 5.0, {}),
@@ -80,7 +92,7 @@ def step_rows(subject: Subject) -> Iterator[Row]:
         ("sparsify", "Trainer, Adam", 1.5, {}),
     ):
         yield Row(
-            work, f"{engine}: {words}", _steps("mechanome"), _steps(engine, **changed), tolerance=_SAME, goal=goal
+            work, f"{engine}: {words}", _learned("mechanome"), _learned(engine, **changed), tolerance=_SAME, goal=goal
         )
 
 
@@ -137,7 +149,7 @@ def growths(subject: Subject) -> Iterator[Growth]:
                     "sae-lens: SAETrainer",
                     _steps("mechanome", steps=4, **{name: size}),
                     _steps("sae-lens", steps=4, **{name: size}),
-                    tolerance=_SAME,
+                    tolerance=_FEW_STEPS,
                     rounds=5,
                 )
                 for size in sizes
