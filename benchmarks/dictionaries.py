@@ -33,7 +33,7 @@ LAYER, WIDTH, K, BATCH, STEPS = 15, 9216, 32, 2048, 10
 _STEPS = {"width": WIDTH, "k": K, "batch": BATCH, "steps": STEPS, "lr": 1e-3}
 _BRIEF = {"width": 256, "k": 8, "batch": 64, "steps": 2}
 _LEARNING = {"mechanome": 5e-3, "sparsify": 5e-3, "sae-lens": 4e-3}
-"""Rates at which each comes to the same FVU: the decoder rows of SAELens have free lengths, so it learns faster at one
+"""Rates at which each comes to the same FVU; SAELens, whose decoder rows have free lengths, learns faster at one
 rate; the best of a sweep was 0.361 for ours (6e-3) and 0.368 for SAELens (4e-3)."""
 _LONGER = {"batch": 512, "steps": 55}
 """What FVU is compared after: as many rows, more steps."""
