@@ -17,7 +17,7 @@ from mechanome.activations import Activations, ArrayActivations
 from mechanome.core import BadInput, UnknownName
 from mechanome.dictionaries import TopK
 from mechanome.dictionaries.features import FeatureCards, logit_effects, page, similar
-from mechanome.dictionaries.features.cards import Example
+from mechanome.dictionaries.features.card import Example
 
 SITE, D, WIDTH = "resid_post.1", 16, 40
 TEXTS, LENGTH = 30, 20

@@ -50,7 +50,7 @@ class ActivationStore:
         order: "shuffled" or "sequence".
         shards: the rows, in pieces.
         dropped: how many rows the policy left out. medians: per site, the norm that rows were compared with.
-        at_once: tokens of a forward pass. stats_sha256: of the file of statistics; empty in older stores.
+        at_once: tokens of a forward pass. stats_sha256: of the file of statistics; empty before the end.
         complete: whether the harvest has ended; if not, harvest again with the same arguments.
     """
 
@@ -235,7 +235,7 @@ class ActivationStore:
 
     def _check_statistics(self) -> None:
         file = existing(self.path / STATS)
-        if self.stats_sha256 and sha256(file) != self.stats_sha256:
+        if sha256(file) != self.stats_sha256:
             raise CorruptFile(str(file), "it was changed: its SHA-256 differs", "harvest with resume=False")
 
     def _refuse_incomplete(self) -> None:

@@ -122,12 +122,14 @@ def run(
 
 def _some(dictionary: Any, acts: Any, rows: int | None) -> list[int]:
     """Latents that fire, evenly by how often; all dead ones are left to the page's counts."""
+    from mechanome.dictionaries.metrics import FiringCounts
     from mechanome.dictionaries.metrics.evaluate import batches, joined
 
-    fired = torch.zeros(dictionary.spec.width, dtype=torch.int64)
+    counts = FiringCounts(dictionary.spec.width)
     for batch in batches(acts, rows):
         with torch.no_grad():
-            fired += dictionary.encode(joined(batch, dictionary.spec.sites_in, dictionary)).counts().cpu().long()
+            counts.update(dictionary.encode(joined(batch, dictionary.spec.sites_in, dictionary)))
+    fired = counts.active
     alive = fired.nonzero()[:, 0]
     if not len(alive):
         raise BadInput("this dictionary", "none of its latents fires on these rows", "check site and normalization")

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 from mechanome.lazy import offer
 
 if TYPE_CHECKING:
-    from mechanome.dictionaries.features.cards import Example, FeatureCard, FeatureCards
+    from mechanome.dictionaries.features.card import Example, FeatureCard
+    from mechanome.dictionaries.features.cards import FeatureCards
     from mechanome.dictionaries.features.latent import Latent
     from mechanome.dictionaries.features.logit_effects import logit_effects, similar
     from mechanome.dictionaries.features.special_tokens import special_positions

@@ -6,7 +6,7 @@ and all other latents stay exactly as they were.
 
     love = Latent(dictionary, 812, maximum=12.3)
     model.generate("I think that you", edits=love.steer(2.0))              # twice its largest activation, everywhere
-    model.run(text, edits=love.set(5.0, unit="value", pos="special"))
+    model.run(text, edits=love.set(5.0, unit="value", pos="last"))
     model.run(text, edits=love.ablate(phase="decode"))
 
 Strengths are multiples of the latent's largest activation seen (a feature card knows it), or plain values with

@@ -12,7 +12,8 @@ from mechanome.report import Choice, Line, Option, Page, Section, Sheet, Stack, 
 from mechanome.report.rendering import share, visible
 
 if TYPE_CHECKING:
-    from mechanome.dictionaries.features.cards import Example, FeatureCard, FeatureCards
+    from mechanome.dictionaries.features.card import Example, FeatureCard
+    from mechanome.dictionaries.features.cards import FeatureCards
 
 _GLANCE = 4
 """Tokens of each kind in the line of a latent."""

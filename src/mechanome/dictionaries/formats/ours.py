@@ -1,9 +1,8 @@
 """Mechanome's own folder: everything, exactly, and beside it what SAELens can load.
 
 `mechanome.json` says what the dictionary is, `weights.safetensors` holds its tensors bit for bit, which its SHA-256
-beside the spec shows. Where SAELens has an
-architecture for it, `cfg.json` and `sae_weights.safetensors` are a second view for that tool (norms folded); they are
-never read back.
+beside the spec shows. Where SAELens has an architecture for it, `cfg.json` and `sae_weights.safetensors` are a second
+view for that tool (norms folded); they are never read back.
 """
 
 from __future__ import annotations
@@ -54,8 +53,7 @@ def read(path: Path, told: Told) -> Dictionary:
     content = _checked(read_json(path / "mechanome.json"), path)
     spec = DictionarySpec.of_json(content["spec"])
     file = path / WEIGHTS
-    # A folder without a hash is older; of its tensors only shapes and finiteness can be checked.
-    if "weights_sha256" in content and existing(file) and sha256(file) != content["weights_sha256"]:
+    if sha256(existing(file)) != content["weights_sha256"]:
         raise CorruptFile(str(file), "it was changed since it was written: its SHA-256 differs", "write it again")
     stored = read_tensors(file, format=FORMAT, version=VERSION, finite=True)
     ends = {}
@@ -78,7 +76,7 @@ def _empty(spec: DictionarySpec, norm: Affine, norm_out: Affine) -> Dictionary:
 def _checked(content: Any, folder: Path) -> dict[str, Any]:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise CorruptFile(str(folder), "its mechanome.json is not of a dictionary", "give a dictionary's folder")
-    if missing := {"version", "spec", "norm", "norm_out"} - content.keys():
+    if missing := {"version", "spec", "norm", "norm_out", "weights_sha256"} - content.keys():
         raise CorruptFile(str(folder), f"its mechanome.json misses {', '.join(sorted(missing))}", "write it again")
     if not isinstance(content["version"], int):
         raise CorruptFile(str(folder), f"its version is {content['version']!r}", "write it again")
